@@ -1,3 +1,33 @@
 """fedcrab recovers a federated-learning model after poisoning."""
 
+from fedcrab.admission import Answer, admit
+from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
+from fedcrab.history import Every, Everything, History, Selective
+from fedcrab.rollback import PRESETS, Plan, plan
+from fedcrab.types import ClientId, Field, Fleet, Layout, Rejection, Round, Updates, Vector
+
 __version__ = "0.1.0"
+__all__ = [
+    "PRESETS",
+    "Answer",
+    "ClientId",
+    "ConfigError",
+    "DamagedError",
+    "Every",
+    "Everything",
+    "FedcrabError",
+    "Field",
+    "Fleet",
+    "History",
+    "HistoryError",
+    "Layout",
+    "Plan",
+    "RecordError",
+    "Rejection",
+    "Round",
+    "Selective",
+    "Updates",
+    "Vector",
+    "admit",
+    "plan",
+]

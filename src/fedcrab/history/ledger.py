@@ -1,0 +1,115 @@
+"""The ledger: entries in an SQLite file, one row a round, one row a client of a round.
+
+Written in WAL mode with synchronous=FULL: what is committed is on the disk. Entries are only ever added.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from fedcrab.errors import HistoryError
+from fedcrab.history.entries import Closing, Entry, RoundEntry, WindowEntry
+
+SCHEMA = (
+    "CREATE TABLE charter (entry INTEGER PRIMARY KEY, settings TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE rounds (entry INTEGER PRIMARY KEY, round INTEGER NOT NULL, loss REAL, divergence REAL, "
+    "start TEXT NOT NULL, after TEXT NOT NULL, mean TEXT, updates TEXT, compared_with TEXT NOT NULL, "
+    "sketched INTEGER NOT NULL, coordinates BLOB NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE clients (round INTEGER NOT NULL, client TEXT NOT NULL, examples REAL NOT NULL, "
+    "norm REAL NOT NULL, cosine REAL NOT NULL, selected INTEGER NOT NULL, sha256 TEXT NOT NULL, "
+    "PRIMARY KEY (round, client)) WITHOUT ROWID",
+    "CREATE TABLE rejections (round INTEGER NOT NULL, place INTEGER NOT NULL, client TEXT NOT NULL, "
+    "reason TEXT NOT NULL, PRIMARY KEY (round, place)) WITHOUT ROWID",
+    "CREATE TABLE windows (entry INTEGER PRIMARY KEY, number INTEGER NOT NULL, first INTEGER NOT NULL, "
+    "last INTEGER NOT NULL, chosen TEXT NOT NULL, reference REAL, hash TEXT NOT NULL)",
+    "CREATE TABLE closing (entry INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, hash TEXT NOT NULL)",
+)
+APPLICATION = 0x46454443  # "FEDC", in the header of the file
+PATIENCE = 10.0  # seconds to wait for readers when the file is sealed
+
+
+class Ledger:
+    """The writer's connection to the file. Whoever makes one holds the history's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._explained():
+            self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            self._prepare()
+
+    def _prepare(self) -> None:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "trusted_schema=OFF"):
+            self._connection.execute(f"PRAGMA {pragma}")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise HistoryError(
+                f"{self.path}: {error}; nothing that was acknowledged is lost, "
+                "try again when the cause is gone"
+            ) from error
+
+    def lay_out(self) -> None:
+        """Make the tables of a new ledger."""
+        with self._explained():
+            self._connection.execute(f"PRAGMA application_id={APPLICATION}")
+            for statement in SCHEMA:
+                self._connection.execute(statement)
+
+    def append(self, entries: Iterable[tuple[int, Entry, str]]) -> None:
+        """Add numbered entries with their hashes in one transaction, durable when this returns."""
+        with self._explained():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                for place, entry, digest in entries:
+                    self._insert(place, entry, digest)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _insert(self, place: int, entry: Entry, digest: str) -> None:
+        if isinstance(entry, RoundEntry):
+            self._insert_round(place, entry, digest)
+        elif isinstance(entry, WindowEntry):
+            row = (entry.index, entry.first, entry.last, json.dumps(entry.chosen), entry.reference)
+            self._put("windows", (place, *row, digest))
+        elif isinstance(entry, Closing):
+            self._put("closing", (place, entry.rounds, digest))
+        else:
+            self._put("charter", (place, json.dumps(entry.to_table()), digest))
+
+    def _insert_round(self, place: int, entry: RoundEntry, digest: str) -> None:
+        names = (entry.start, entry.after, entry.mean, entry.updates)
+        points = np.ascontiguousarray(entry.coordinates.numbers, "<f8").tobytes()
+        shape = (json.dumps(entry.references), int(entry.coordinates.sketched), points)
+        self._put("rounds", (place, entry.index, entry.loss, entry.divergence, *names, *shape, digest))
+        columns = (column.tolist() for column in entry.columns())
+        for row in zip(entry.clients, *columns, entry.digests, strict=True):
+            self._put("clients", (entry.index, *row))
+        for at, left_out in enumerate(entry.rejected):
+            self._put("rejections", (entry.index, at, left_out.client, left_out.reason))
+
+    def _put(self, table: str, row: tuple[object, ...]) -> None:
+        self._connection.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)
+
+    def checkpoint(self) -> None:
+        """Move all that is committed into the main file, force it to the disk, and empty the WAL."""
+        with self._explained():
+            busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise HistoryError(f"{self.path}: a reader did not let go within {PATIENCE:.0f} s; try again")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._explained():
+            self._connection.close()

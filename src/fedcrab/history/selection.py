@@ -1,0 +1,141 @@
+"""What a history keeps: the windows, the rounds of a window, the clients of a round.
+
+Crab's selective storage: a window closes when the loss has
+fallen by a share α, or after ``max_window`` rounds; of each window the rounds that changed the model
+most are kept; of each round the clients nearest to the aggregate are selected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite, isnan
+from typing import Any
+
+from fedcrab.errors import ConfigError
+
+
+def _share(name: str, value: float) -> None:
+    if not (isinstance(value, int | float) and 0 < value <= 1):
+        raise ConfigError(f"{name} must be above 0 and at most 1, got {value!r}")
+
+
+def _count(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selective:
+    """Crab's selection: no update vectors, a model for the rounds that mattered."""
+
+    alpha: float = 0.1  # the loss must fall by this share to close a window; near 0 every fall closes one
+    rounds: float = 0.6  # λ, the share of rounds kept; 1 keeps all
+    clients: float = 0.7  # δ, the share of a round's clients selected; 1 selects all
+    max_window: int = 10  # a window never has more rounds than this, whatever the loss does
+
+    def __post_init__(self) -> None:
+        _share("rounds", self.rounds)
+        _share("clients", self.clients)
+        _count("max_window", self.max_window)
+        if not (isinstance(self.alpha, int | float) and 0 <= self.alpha < 1):
+            raise ConfigError(f"alpha must be at least 0 and below 1, got {self.alpha!r}")
+
+    def closes(self, reference: float, loss: float, length: int) -> bool:
+        """Whether a window of ``length`` rounds ends with this loss."""
+        fell = isfinite(reference) and isfinite(loss) and loss <= (1 - self.alpha) * reference
+        return fell or length >= self.max_window
+
+    def choose(self, divergences: Mapping[int, float], *, seen: int, chosen: int) -> tuple[int, ...]:
+        """The rounds of a closed window to keep.
+
+        ``seen`` and ``chosen`` count the rounds of all windows before it: the remainder is carried.
+        """
+        room = round(self.rounds * (seen + len(divergences))) - chosen
+        by_change = sorted(divergences, key=lambda t: (-_least_if_nan(divergences[t]), t))
+        return tuple(sorted(by_change[: max(room, 0)]))
+
+    def select(self, cosines: Sequence[float]) -> tuple[bool, ...]:
+        """Which of a round's clients (in the order of their ids) are selected."""
+        if not len(cosines):
+            return ()
+        count = max(1, round(self.clients * len(cosines)))
+        nearest = set(sorted(range(len(cosines)), key=lambda i: (-cosines[i], i))[:count])
+        return tuple(i in nearest for i in range(len(cosines)))
+
+    def keeps_updates(self, round: int) -> bool:  # noqa: ARG002
+        """Crab keeps no update vectors: norms and geometry are enough."""
+        return False
+
+
+def _least_if_nan(divergence: float) -> float:
+    return float("-inf") if isnan(divergence) else divergence
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Every n-th round, all its clients; the update vectors of round 0 alone (FedEraser)."""
+
+    n: int = 2
+
+    def __post_init__(self) -> None:
+        _count("n", self.n)
+
+    def closes(self, reference: float, loss: float, length: int) -> bool:  # noqa: ARG002
+        """Each round is decided at once."""
+        return True
+
+    def choose(self, divergences: Mapping[int, float], *, seen: int, chosen: int) -> tuple[int, ...]:  # noqa: ARG002
+        """The rounds 0, n, 2n and so on."""
+        return tuple(t for t in divergences if t % self.n == 0)
+
+    def select(self, cosines: Sequence[float]) -> tuple[bool, ...]:
+        """All of them."""
+        return (True,) * len(cosines)
+
+    def keeps_updates(self, round: int) -> bool:
+        """The first kept round is replayed from its stored updates."""
+        return round == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All rounds, all clients, all update vectors (FedRecover)."""
+
+    def closes(self, reference: float, loss: float, length: int) -> bool:  # noqa: ARG002
+        """Each round is decided at once."""
+        return True
+
+    def choose(self, divergences: Mapping[int, float], *, seen: int, chosen: int) -> tuple[int, ...]:  # noqa: ARG002
+        """All of them."""
+        return tuple(divergences)
+
+    def select(self, cosines: Sequence[float]) -> tuple[bool, ...]:
+        """All of them."""
+        return (True,) * len(cosines)
+
+    def keeps_updates(self, round: int) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+
+Selection = Selective | Every | Everything
+_KINDS: Mapping[str, type[Selection]] = {"selective": Selective, "every": Every, "everything": Everything}
+
+
+def to_table(selection: Selection) -> dict[str, Any]:
+    """A selection as plain values, for the ledger."""
+    kind = next(name for name, cls in _KINDS.items() if isinstance(selection, cls))
+    return {"kind": kind, **asdict(selection)}
+
+
+def from_table(table: Mapping[str, Any]) -> Selection:
+    """The selection that :func:`to_table` wrote down."""
+    settings = dict(table)
+    kind = settings.pop("kind", None)
+    if kind not in _KINDS:
+        raise ConfigError(f"unknown selection {kind!r}; known are {', '.join(_KINDS)}")
+    try:
+        return _KINDS[kind](**settings)
+    except TypeError as error:
+        raise ConfigError(f"selection {kind!r}: {error}") from error

@@ -1,0 +1,159 @@
+"""Tensors on disk: safetensors files named by the sha256 of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+
+from fedcrab.errors import DamagedError
+from fedcrab.history.disk import TEMPORARY, Part, read_regular, sync_directory, write_addressed
+from fedcrab.types import Layout, Vector
+
+ENDING = ".safetensors"
+PIECE = 2**17  # numbers written at a time
+HEADER = 2**20  # bytes, far above what a layout's header can need
+_HASH = re.compile(r"[0-9a-f]{64}")
+_DTYPES: Mapping[str, type] = {"F32": np.float32, "F64": np.float64}
+
+
+def is_hash(text: object) -> bool:
+    """Whether this is a sha256 as we write it, and so safe as a file name."""
+    return isinstance(text, str) and _HASH.fullmatch(text) is not None
+
+
+class Snapshots:
+    """The folder of snapshots. A file is written once, whole, under the hash of its content."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, digest: str) -> Path:
+        """Where the snapshot of this hash is."""
+        return self.directory / (digest + ENDING)
+
+    def put_model(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
+        """Write the model ``start`` (or ``start + step``) with its tensors named; gives its hash."""
+        shapes = {f.name: f.shape for f in layout.fields}
+        return self._put(_header(shapes, "F32"), _sums(start, step))
+
+    def hash_of(self, layout: Layout, model: Vector) -> str:
+        """The hash that :meth:`put_model` would give."""
+        digest = hashlib.sha256(_header({f.name: f.shape for f in layout.fields}, "F32"))
+        for piece in _sums(model, None):
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def put_array(self, name: str, array: NDArray[np.float32] | NDArray[np.float64]) -> str:
+        """Write one tensor; gives its hash."""
+        dtype = "F64" if array.dtype == np.float64 else "F32"
+        return self._put(
+            _header({name: array.shape}, dtype), _pieces(np.ascontiguousarray(array).reshape(-1))
+        )
+
+    def _put(self, header: bytes, data: Iterable[Part]) -> str:
+        return write_addressed(self.directory, _after(header, data), ending=ENDING)
+
+    def settle(self) -> None:
+        """Make the names of what was put durable."""
+        sync_directory(self.directory)
+
+    def model(self, digest: str, layout: Layout) -> Vector:
+        """The model of this hash as a flat vector, checked against the hash and the layout."""
+        tensors = self._read(digest, layout.size * 4)
+        vector = np.empty(layout.size, np.float32)
+        for name, view in layout.views(vector).items():
+            view[...] = self._tensor(digest, tensors, name, view.shape, "F32")
+        if len(tensors) != len(layout.fields):
+            raise DamagedError(f"{self.path(digest)}: has tensors that the layout does not know")
+        return vector
+
+    def array(self, digest: str, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """One tensor of this hash, checked against the hash, the shape and the type."""
+        items = int(np.prod(shape, dtype=object)) if shape else 1
+        tensors = self._read(digest, items * np.dtype(_DTYPES[dtype]).itemsize)
+        return self._tensor(digest, tensors, name, shape, dtype)
+
+    def _read(self, digest: str, size: int) -> dict[str, Mapping[str, object]]:
+        """The tensors of a file of ``size`` bytes of data, its hash checked first."""
+        path = self.path(digest)
+        content = read_regular(path, limit=size + HEADER)
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
+        try:
+            return dict(deserialize(content))  # type: ignore[no-untyped-call]
+        except SafetensorError as error:
+            raise DamagedError(f"{path}: not a safetensors file ({error})") from error
+
+    def _tensor(
+        self,
+        digest: str,
+        tensors: Mapping[str, Mapping[str, object]],
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+    ) -> NDArray[np.generic]:
+        found = tensors.get(name)
+        if found is None or found["dtype"] != dtype or found["shape"] != list(shape):
+            raise DamagedError(f"{self.path(digest)}: no {dtype} tensor {name!r} of shape {shape} in it")
+        data = found["data"]
+        if not isinstance(data, bytes | bytearray):
+            raise DamagedError(f"{self.path(digest)}: tensor {name!r} has no data")
+        return np.frombuffer(data, _DTYPES[dtype]).reshape(shape)
+
+    def files(self) -> Iterator[Path]:
+        """Everything in the folder, in the order of the names."""
+        yield from sorted(self.directory.iterdir())
+
+    def keep_only(self, needed: Iterable[str]) -> None:
+        """Remove snapshots that are not needed, and what unfinished writes left behind."""
+        names = {self.path(digest).name for digest in needed}
+        for path in self.files():
+            ours = is_hash(path.name.removesuffix(ENDING)) or path.name.endswith(TEMPORARY)
+            if ours and path.name not in names:
+                self._discard(path)
+
+    def drop(self, digests: Iterable[str]) -> None:
+        """Remove these snapshots. One that cannot be removed now is removed at the next opening."""
+        for digest in digests:
+            self._discard(self.path(digest))
+
+    def _discard(self, path: Path) -> None:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _header(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:
+    """The head of a safetensors file: its length, then JSON, padded so that the data is aligned."""
+    table, start = {}, 0
+    for name, shape in shapes.items():
+        stop = start + int(np.prod(shape, dtype=object)) * np.dtype(_DTYPES[dtype]).itemsize
+        table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _after(header: bytes, data: Iterable[Part]) -> Iterator[Part]:
+    yield header
+    yield from data
+
+
+def _pieces(flat: NDArray[np.generic]) -> Iterator[Part]:
+    for start in range(0, len(flat), PIECE):
+        yield flat[start : start + PIECE].data.cast("B")
+
+
+def _sums(start: Vector, step: Vector | None) -> Iterator[Part]:
+    """The numbers of ``start + step``, piece by piece, so that no third vector is ever held."""
+    for at in range(0, len(start), PIECE):
+        piece = np.ascontiguousarray(start[at : at + PIECE], np.float32)
+        yield (piece if step is None else piece + step[at : at + PIECE]).data.cast("B")

@@ -1,0 +1,97 @@
+"""Whether a history is what its hashes say: quick for every reader, thorough for ``verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedcrab.errors import DamagedError, HistoryError
+from fedcrab.history.contents import Contents, audit
+from fedcrab.history.reading import read_entries
+from fedcrab.history.seal import HEAD, LEDGER, SNAPSHOTS, Head
+from fedcrab.history.snapshots import Snapshots
+
+
+def load(directory: Path) -> Contents:
+    """What the ledger says, all of it checked; the first thing that is wrong is raised."""
+    check_directory(directory)
+    contents, problems = _examine(directory)
+    if problems or contents is None:
+        raise DamagedError(f"{problems[0]}; 'fedcrab verify' tells what else is damaged")
+    return contents
+
+
+def verify(directory: Path) -> list[str]:
+    """Everything that is damaged, a sentence each: the ledger and every byte of every snapshot."""
+    check_directory(directory)
+    contents, problems = _examine(directory)
+    if contents is not None:
+        problems += _snapshot_problems(directory, contents)
+        problems += _strangers(directory, contents) if contents.closed else []
+    return problems
+
+
+def check_directory(directory: Path) -> None:
+    """There is a directory, and something of a history in it."""
+    if not directory.is_dir():
+        raise HistoryError(f"{directory}: no such directory; a history is made by History.create")
+    if not any((directory / name).exists() for name in (LEDGER, HEAD, SNAPSHOTS)):
+        raise HistoryError(f"{directory}: not a history (there is no {LEDGER} in it)")
+
+
+def _examine(directory: Path) -> tuple[Contents | None, list[str]]:
+    """The ledger against its head, its chain and its own rules."""
+    path = directory / LEDGER
+    try:
+        head = Head.read(directory)  # before the ledger: a writer may be at work, and the ledger grows first
+        problem = head.problem(directory) or _link_problem(path) or _link_problem(directory / SNAPSHOTS)
+        if problem:
+            return None, [problem]
+        contents, problems = audit(read_entries(path, sealed=head.ledger is not None))
+    except DamagedError as error:
+        return None, [str(error)]
+    problems = [f"{path}: {problem}" for problem in problems]
+    if contents is not None and not problems:
+        problems += _tail_problems(path, contents, head)
+    return contents, problems
+
+
+def _link_problem(path: Path) -> str | None:
+    return f"{path}: a link, where the thing itself must be" if path.is_symlink() else None
+
+
+def _tail_problems(path: Path, contents: Contents, head: Head) -> list[str]:
+    """Entries that were acknowledged and are gone, or were exchanged for others."""
+    if contents.entries < head.entries:
+        lost = head.entries - contents.entries
+        return [f"{path}: the last {lost} acknowledged entries are missing (was the -wal file left behind?)"]
+    if contents.entries == head.entries and contents.head != head.hash:
+        return [f"{path}: the last entry is not the one that {HEAD} names"]
+    return []
+
+
+def _snapshot_problems(directory: Path, contents: Contents) -> list[str]:
+    snapshots, layout = Snapshots(directory / SNAPSHOTS), contents.charter.layout
+    problems = []
+    for digest, what in contents.needed().items():
+        try:
+            if what.startswith("the mean"):
+                snapshots.array(digest, "mean", (layout.size,), "F64")
+            elif what.startswith("the updates"):
+                index = int(what.rsplit(" ", 1)[1])
+                rows = len(contents.rounds[index].clients)
+                snapshots.array(digest, "updates", (rows, layout.size), "F32")
+            else:
+                snapshots.model(digest, layout)
+        except DamagedError as error:
+            problems.append(f"{error} ({what})")
+    return problems
+
+
+def _strangers(directory: Path, contents: Contents) -> list[str]:
+    """Files that a closed history does not account for."""
+    snapshots = Snapshots(directory / SNAPSHOTS)
+    ours = {directory / LEDGER, directory / HEAD, directory / f"{LEDGER}-shm", snapshots.directory}
+    ours |= {snapshots.path(digest) for digest in contents.needed()}
+    ours |= {wal for wal in [directory / f"{LEDGER}-wal"] if wal.exists() and not wal.stat().st_size}
+    found = [*sorted(directory.iterdir()), *(snapshots.files() if snapshots.directory.is_dir() else ())]
+    return [f"{path}: not a part of this history" for path in found if path not in ours]

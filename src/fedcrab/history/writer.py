@@ -1,0 +1,245 @@
+"""The one writer of a history."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from fedcrab.admission import screen
+from fedcrab.errors import HistoryError, RecordError
+from fedcrab.geometry import Measures, measure, measure_sketched
+from fedcrab.history.contents import Contents
+from fedcrab.history.disk import explained, hash_regular
+from fedcrab.history.entries import Charter, Closing, Entry, RoundEntry
+from fedcrab.history.ledger import Ledger
+from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
+from fedcrab.history.snapshots import Snapshots
+from fedcrab.history.verification import load
+from fedcrab.types import Rejection, Round, Updates, Vector
+from fedcrab.vectors import Matrix64, weighted_mean
+
+
+class Lock:
+    """Only one process writes; the lock goes when the process goes, however it goes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise HistoryError(
+                f"{directory}: another writer has this history open; open it for reading, or stop the other"
+            ) from error
+
+    def release(self) -> None:
+        """Let another writer in."""
+        os.close(self._fd)
+
+
+class Writer:
+    """Adds rounds. A round is on the disk, whole, when :meth:`record` returns; else it is not there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.snapshots = Snapshots(directory / SNAPSHOTS)
+        self._lock = Lock(directory)
+        self._ledger: Ledger | None = None
+        try:
+            self._start()
+            if self.contents.closed:
+                self._seal()
+                self._refuse()
+        except BaseException:
+            self.release()
+            raise
+
+    def _refuse(self) -> NoReturn:
+        raise HistoryError(f"{self.directory}: this history is closed, no round can be added to it")
+
+    def _start(self) -> None:
+        """Take up what is on the disk, which is all that counts, and clear away what is half done."""
+        self.contents: Contents = load(self.directory)
+        with explained(str(self.directory)):
+            ledger = Ledger(self.directory / LEDGER)
+            ledger.checkpoint()
+            self._write_head()
+            self.snapshots.keep_only(self.contents.needed())
+        self._means = (
+            {} if self.contents.closed else {t: self._load_mean(t) for t in self.contents.references}
+        )
+        self._ledger = ledger
+
+    def _load_mean(self, round: int) -> Matrix64:
+        shape = (self.contents.charter.layout.size,)
+        return np.asarray(self.snapshots.array(self.contents.rounds[round].mean or "", "mean", shape, "F64"))
+
+    def _write_head(self, ledger: str | None = None) -> None:
+        Head(self.contents.entries, self.contents.head, ledger).write(self.directory)
+
+    def record(self, round: Round) -> None:
+        """Add a round; recording the last one again, with the same content, changes nothing."""
+        self._open_ledger()
+        updates, rejected = screen(round.updates, size=self.contents.charter.layout.size)
+        _check_round(round, self.contents.charter, len(self.contents.rounds))
+        if round.index == len(self.contents.rounds) - 1:
+            return self._check_same(round, updates)
+        with explained(f"{self.directory}: round {round.index} is not recorded"):
+            entry, mean = self._enter(round, updates, rejected)
+            self.snapshots.settle()
+            staged = self.contents.extended(entry)
+            decision = [staged.decide()] if staged.window_is_full() else []
+            self._means[round.index] = mean
+            self._commit(entry, *decision)
+        return None
+
+    def _check_same(self, round: Round, updates: Updates) -> None:
+        last = self.contents.rounds[-1]
+        if last.clients != updates.clients or last.digests != _digests(updates):
+            raise RecordError(f"round {round.index} is recorded already, with other updates")
+
+    def _enter(
+        self, round: Round, updates: Updates, rejected: tuple[Rejection, ...]
+    ) -> tuple[RoundEntry, Matrix64]:
+        """Write the snapshots of a round and measure it; nothing points to them yet."""
+        charter = self.contents.charter
+        start = self._put_start(round.start)
+        after = self.snapshots.put_model(
+            charter.layout, round.start, round.aggregate if updates.clients else None
+        )
+        vectors = charter.selection.keeps_updates(round.index)
+        stored = self.snapshots.put_array("updates", updates.vectors) if vectors else None
+        measures = self._measure(round, updates)
+        selected = np.array(charter.selection.select(measures.cosines.tolist()), bool)
+        mean = weighted_mean(updates.vectors, updates.weights * selected, charter.layout.trained())
+        entry = RoundEntry(
+            index=round.index,
+            loss=float(round.loss),
+            divergence=float(round.divergence),
+            start=start,
+            after=after,
+            mean=self.snapshots.put_array("mean", mean),
+            updates=stored,
+            clients=updates.clients,
+            examples=updates.weights,
+            norms=measures.norms,
+            cosines=measures.cosines,
+            selected=selected,
+            digests=_digests(updates),
+            references=self.contents.references,
+            coordinates=measures.coordinates,
+            rejected=(*round.rejected, *rejected),
+        )
+        return entry, mean
+
+    def _put_start(self, start: Vector) -> str:
+        """The hash of M_t, which the round before has left on the disk unless the model was changed since."""
+        known = (
+            self.contents.rounds[-1].after if self.contents.rounds else self.contents.charter.initial_model
+        )
+        layout = self.contents.charter.layout
+        return (
+            known
+            if self.snapshots.hash_of(layout, start) == known
+            else self.snapshots.put_model(layout, start)
+        )
+
+    def _measure(self, round: Round, updates: Updates) -> Measures:
+        charter = self.contents.charter
+        means = [self._means[t] for t in self.contents.references]
+        points = updates.vectors, round.aggregate, means, charter.layout.trained()
+        if len(updates.clients) <= charter.gram_limit:
+            return measure(*points)
+        return measure_sketched(*points, size=charter.sketch_size, seed=charter.seed, round=round.index)
+
+    def _commit(self, *entries: Entry) -> None:
+        """Make entries part of the history: all of them or none."""
+        contents, rows = self.contents, []
+        for entry in entries:
+            contents = contents.extended(entry)
+            rows.append((contents.entries - 1, entry, contents.head))
+        try:
+            self._open_ledger().append(rows)
+            previous, self.contents = self.contents, contents
+            self._write_head()
+        except BaseException:
+            self._let_go()
+            raise
+        self._means = {t: self._means[t] for t in contents.references}
+        self.snapshots.drop(_files(previous, entries) - contents.needed().keys())
+
+    def _open_ledger(self) -> Ledger:
+        """The ledger; opened anew, with all that is on the disk, after something went wrong with it."""
+        if self._ledger is None:
+            self._start()
+        if self._ledger is None or self.contents.closed:
+            self._refuse()
+        return self._ledger
+
+    def _let_go(self) -> None:
+        """Close the ledger without trust in it: the next call starts from what is on the disk."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            with suppress(HistoryError):
+                ledger.close()
+
+    def close(self) -> None:
+        """Decide the open window, end the history, and seal it."""
+        if self._ledger is None:
+            self._start()
+        with explained(f"{self.directory}: not closed"):
+            if not self.contents.closed:
+                decision = [self.contents.decide()] if self.contents.pending else []
+                self._commit(*decision, Closing(len(self.contents.rounds)))
+            self._seal()
+        self.release()
+
+    def _seal(self) -> None:
+        """From here on not a byte changes."""
+        try:
+            self.snapshots.keep_only(self.contents.needed())
+            if self._ledger is not None:
+                self._ledger.checkpoint()
+        finally:
+            self._let_go()
+        self._write_head(ledger=hash_regular(self.directory / LEDGER))
+
+    def release(self) -> None:
+        """Stop writing; the history stays open for a later writer."""
+        self._let_go()
+        self._lock.release()
+
+
+def _files(contents: Contents, entries: Iterable[Entry]) -> set[str]:
+    """The snapshots that the contents needed, or that these entries brought."""
+    rounds = [e for e in entries if isinstance(e, RoundEntry)]
+    brought = {name for e in rounds for name in (e.start, e.after, e.mean, e.updates) if name}
+    return brought | contents.needed().keys()
+
+
+def _digests(updates: Updates) -> tuple[str, ...]:
+    return tuple(hashlib.sha256(np.ascontiguousarray(row, "<f4").data).hexdigest() for row in updates.vectors)
+
+
+def _check_round(round: Round, charter: Charter, expected: int) -> None:
+    """The server's own part of a round is sound; what is not is a mistake in the caller's code."""
+    if round.index not in (expected, expected - 1) or round.index < 0:
+        raise RecordError(f"round {expected} comes next, got round {round.index}")
+    for name, vector in (("start", round.start), ("aggregate", round.aggregate)):
+        if np.shape(vector) != (charter.layout.size,) or vector.dtype != np.float32:
+            raise RecordError(
+                f"round {round.index}: {name} must be {charter.layout.size} float32 numbers, "
+                f"got {getattr(vector, 'dtype', type(vector).__name__)} of shape {np.shape(vector)}"
+            )
+        if not np.isfinite(vector).all():
+            raise RecordError(
+                f"round {round.index}: {name} is not finite; pass what clients send through fedcrab.admit "
+                "before aggregating"
+            )

@@ -1,0 +1,241 @@
+"""The rollback decision: how far the poison reaches, and the last model it has not reached.
+
+Crab's adaptive rollback. For a kept round t_j, S(j) = Σ s_t and Φ(j) = β·Σ φ_t over the counted rounds
+t < t_j. Departures from the paper: Φ is a sum of norms (the paper prints a vector); evidence ``all`` and
+rule ``prefix`` exist beside the paper's ``stored`` and ``last``, because attackers whom the cosine
+selection leaves out have S = 0 under ``stored`` and are then not rolled back at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from fedcrab.errors import ConfigError, HistoryError
+from fedcrab.geometry import sketch_error
+from fedcrab.history import History
+from fedcrab.influence import Influence, counted_rounds, influence
+from fedcrab.types import ClientId
+
+EVIDENCE = ("all", "stored")
+RULES = ("prefix", "last")
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "hardened": {"beta": 0.3, "evidence": "all", "rule": "prefix"},
+    "paper": {"beta": 0.3, "evidence": "stored", "rule": "last"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision, and all that it rests on. Nothing is run by it."""
+
+    history: History = field(repr=False)
+    malicious: tuple[ClientId, ...]
+    beta: float
+    evidence: str
+    rule: str
+    candidates: tuple[int, ...]  # t_j: the rounds that can be rolled back to
+    sensitivity: tuple[float, ...]  # S(j)
+    threshold: tuple[float, ...]  # Φ(j)
+    index: int  # j*
+    model: str  # the hash of M_{t_j*}
+    replay: tuple[tuple[int, tuple[ClientId, ...]], ...]  # (round, honest selected clients)
+    cost: Mapping[str, float]
+    shares: Mapping[ClientId, float]  # each malicious client's share of all the sensitivity there is
+    warnings: tuple[str, ...]
+
+    @property
+    def rollback_round(self) -> int:
+        """t_j*: recovery starts from the model before this round."""
+        return self.candidates[self.index]
+
+    def to_table(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "malicious": list(self.malicious),
+            "beta": self.beta,
+            "evidence": self.evidence,
+            "rule": self.rule,
+            "candidates": list(self.candidates),
+            "sensitivity": list(self.sensitivity),
+            "threshold": list(self.threshold),
+            "index": self.index,
+            "rollback_round": self.rollback_round,
+            "model": self.model,
+            "replay": [[round, list(clients)] for round, clients in self.replay],
+            "cost": dict(self.cost),
+            "shares": dict(self.shares),
+            "warnings": list(self.warnings),
+        }
+
+
+def plan(
+    history: History,
+    malicious: Collection[ClientId],
+    beta: float = 0.3,
+    evidence: str = "all",
+    rule: str = "prefix",
+) -> Plan:
+    """Decide how far to roll back once these clients are known to be malicious.
+
+    A larger ``beta`` tolerates more poison: 0 rolls back to the last model that no attacker has touched.
+    """
+    bad = _check(history, malicious, beta, evidence, rule)
+    counted = counted_rounds(history, evidence)
+    found = {c.entry.index: influence(c, bad) for c in counted}
+    candidates = history.kept or (0,)
+    sensitivity = _sums_before(candidates, {t: i.sensitivity for t, i in found.items()})
+    threshold = [beta * total for total in _sums_before(candidates, {t: i.honest for t, i in found.items()})]
+    index = _decide(sensitivity, threshold, rule)
+    replay = _replay(history, candidates[index:], bad)
+    return Plan(
+        history=history,
+        malicious=tuple(sorted(bad)),
+        beta=float(beta),
+        evidence=evidence,
+        rule=rule,
+        candidates=tuple(candidates),
+        sensitivity=tuple(sensitivity),
+        threshold=tuple(threshold),
+        index=index,
+        model=history.rounds[candidates[index]].start,
+        replay=replay,
+        cost=_cost(history, replay, bad),
+        shares=_shares(bad, found),
+        warnings=tuple(_warnings(history, bad, evidence, index, candidates, replay)),
+    )
+
+
+def _check(
+    history: History, malicious: Collection[ClientId], beta: float, evidence: str, rule: str
+) -> frozenset[ClientId]:
+    if evidence not in EVIDENCE or rule not in RULES:
+        raise ConfigError(
+            f"evidence is one of {', '.join(EVIDENCE)} and rule one of {', '.join(RULES)}; "
+            f"got {evidence!r} and {rule!r}"
+        )
+    if isinstance(beta, bool) or not isinstance(beta, int | float) or not isfinite(beta) or beta < 0:
+        raise ConfigError(f"beta must be a number of 0 or more, got {beta!r}")
+    if not history.rounds:
+        raise HistoryError(f"{history.path}: no round has been recorded, there is nothing to roll back")
+    bad = frozenset([malicious] if isinstance(malicious, str) else malicious)
+    clients = set(history.clients)
+    if not bad:
+        raise ConfigError("no malicious client is named; name at least one")
+    if unknown := bad - clients - _turned_away(history):
+        raise ConfigError(f"{history.path}: no client {_names(unknown)} in this history{_hint(clients)}")
+    if bad >= clients:
+        raise ConfigError(f"all {len(clients)} clients are named malicious; nobody is left to recover with")
+    return bad
+
+
+def _turned_away(history: History) -> set[ClientId]:
+    return {r.client for entry in history.rounds for r in entry.rejected}
+
+
+def _hint(clients: Collection[ClientId]) -> str:
+    return f"; it has {_names(clients)}" if len(clients) <= 30 else f"; it has {len(clients)} others"
+
+
+def _names(clients: Collection[ClientId]) -> str:
+    return ", ".join(sorted(clients))
+
+
+def _sums_before(candidates: Sequence[int], values: Mapping[int, float]) -> list[float]:
+    """For each candidate the sum over the rounds strictly before it."""
+    sums, total, rounds = [], 0.0, sorted(values)
+    at = 0
+    for candidate in candidates:
+        while at < len(rounds) and rounds[at] < candidate:
+            total += values[rounds[at]]
+            at += 1
+        sums.append(total)
+    return sums
+
+
+def _decide(sensitivity: Sequence[float], threshold: Sequence[float], rule: str) -> int:
+    """j*: ``last`` takes the largest j with S(j) ≤ Φ(j), ``prefix`` the last before the first excess."""
+    within = [s <= phi for s, phi in zip(sensitivity, threshold, strict=True)]
+    if rule == "last":
+        return max(j for j, fine in enumerate(within) if fine)
+    return within.index(False) - 1 if False in within else len(within) - 1
+
+
+def _replay(
+    history: History, rounds: Sequence[int], bad: Collection[ClientId]
+) -> tuple[tuple[int, tuple[ClientId, ...]], ...]:
+    entries = [history.rounds[t] for t in rounds]
+    return tuple(
+        (e.index, tuple(c for c, s in zip(e.clients, e.selected, strict=True) if s and c not in bad))
+        for e in entries
+    )
+
+
+def _cost(
+    history: History, replay: Sequence[tuple[int, Sequence[ClientId]]], bad: Collection[ClientId]
+) -> dict[str, float]:
+    """Client-rounds of the replay, beside those of training again from scratch."""
+    ours = sum(len(clients) for _, clients in replay)
+    scratch = sum(c not in bad for entry in history.rounds for c in entry.clients)
+    return {
+        "rounds": sum(bool(clients) for _, clients in replay),
+        "client_rounds": ours,
+        "retrain_rounds": len(history.rounds),
+        "retrain_client_rounds": scratch,
+        "share_of_retrain": ours / scratch if scratch else 0.0,
+    }
+
+
+def _shares(bad: Collection[ClientId], found: Mapping[int, Influence]) -> dict[ClientId, float]:
+    """Each malicious client's part of the whole sensitivity, as a share of it."""
+    total = sum(i.sensitivity for i in found.values())
+    parts = {c: sum(i.parts.get(c, 0.0) for i in found.values()) for c in sorted(bad)}
+    return {c: part / total if total > 0 else 0.0 for c, part in parts.items()}
+
+
+def _warnings(
+    history: History,
+    bad: frozenset[ClientId],
+    evidence: str,
+    index: int,
+    candidates: Sequence[int],
+    replay: Sequence[tuple[int, Sequence[ClientId]]],
+) -> list[str]:
+    charter, warnings = history.charter, []
+    if index == len(candidates) - 1 and index > 0:
+        warnings.append(
+            f"The rollback goes to the last record (round {candidates[-1]}): whatever poison is in that "
+            "model stays, and one round of replay has to wash it out."
+        )
+    chosen = {c for t in history.kept for c in _selected(history, t)}
+    if not bad & chosen:
+        warnings.append(
+            "No malicious client was ever selected in a kept round: under evidence 'stored' they have no "
+            "influence at all, however much they moved the model"
+            + ("; decide by evidence 'all'." if evidence == "stored" else ".")
+        )
+    if never := bad - set(history.clients):
+        warnings.append(f"Never let into a round, so without influence: {_names(never)}.")
+    if charter.aggregation != "fedavg":
+        warnings.append(
+            f"The aggregates were made by {charter.aggregation}; the influence shown is that on the "
+            "weighted mean, not on what this rule made of it."
+        )
+    if any(entry.coordinates.sketched for entry in history.rounds):
+        error = sketch_error(charter.sketch_size)
+        warnings.append(
+            f"Rounds with more than {charter.gram_limit} clients are sketched: each norm has a standard "
+            f"error of {error:.1%}."
+        )
+    if alone := [str(t) for t, clients in replay if not clients]:
+        warnings.append(f"No honest client was selected in round {', '.join(alone)}; replay skips it.")
+    if not history.closed:
+        warnings.append("The history is not closed: rounds of the open window cannot be rolled back to yet.")
+    return warnings
+
+
+def _selected(history: History, round: int) -> list[ClientId]:
+    entry = history.rounds[round]
+    return [c for c, s in zip(entry.clients, entry.selected, strict=True) if s]
