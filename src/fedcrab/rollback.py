@@ -64,7 +64,7 @@ class Plan:
             "index": self.index,
             "rollback_round": self.rollback_round,
             "model": self.model,
-            "replay": [[round, list(clients)] for round, clients in self.replay],
+            "replay": [[t, list(clients)] for t, clients in self.replay],
             "cost": dict(self.cost),
             "shares": dict(self.shares),
             "warnings": list(self.warnings),
