@@ -17,7 +17,7 @@ from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.geometry import sketch_error
 from fedcrab.history import History
 from fedcrab.influence import Influence, counted_rounds, influence
-from fedcrab.types import ClientId
+from fedcrab.types import ClientId, natural
 
 EVIDENCE = ("all", "stored")
 RULES = ("prefix", "last")
@@ -140,7 +140,7 @@ def _hint(clients: Collection[ClientId]) -> str:
 
 
 def _names(clients: Collection[ClientId]) -> str:
-    return ", ".join(sorted(clients))
+    return ", ".join(sorted(clients, key=natural))
 
 
 def _sums_before(candidates: Sequence[int], values: Mapping[int, float]) -> list[float]:

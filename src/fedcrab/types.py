@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -14,6 +15,12 @@ from fedcrab.errors import ConfigError, RecordError
 
 Vector = NDArray[np.float32]
 ClientId = str
+
+
+def natural(client: ClientId) -> tuple[tuple[bool, int, str], ...]:
+    """A key that sorts ids as people count: 2 before 10."""
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+", client)
+    return tuple((not p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in parts)
 
 
 @dataclass(frozen=True, slots=True)

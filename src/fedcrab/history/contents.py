@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from copy import copy
 from math import isfinite
@@ -120,6 +121,11 @@ class Contents:
         if round in self._kept:
             return "kept"
         return "pending" if not self.windows or round > self.windows[-1].last else "dropped"
+
+    def window_of(self, round: int) -> int | None:
+        """The window of a round; None while it is open."""
+        at = bisect_left(self.windows, round, key=lambda window: window.last)
+        return at if at < len(self.windows) else None
 
     def needed(self) -> dict[str, str]:
         """The snapshots that must be there, each with what it is."""

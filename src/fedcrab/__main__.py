@@ -1,0 +1,6 @@
+"""``python -m fedcrab`` is the same program as ``fedcrab``."""
+
+from fedcrab.cli import main
+
+if __name__ == "__main__":
+    main()

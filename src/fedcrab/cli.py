@@ -1,0 +1,170 @@
+"""The commands: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+
+from fedcrab import __version__
+from fedcrab.demo import run_demo
+from fedcrab.errors import ConfigError, FedcrabError
+from fedcrab.history import History
+from fedcrab.history.summary import to_table
+from fedcrab.report import tables
+from fedcrab.rollback import PRESETS, plan
+
+app = typer.Typer(
+    help="Recover a federated-learning model after poisoning.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Evidence = StrEnum("Evidence", ["all", "stored"])
+Rule = StrEnum("Rule", ["prefix", "last"])
+Preset = StrEnum("Preset", ["hardened", "paper"])
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a history.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
+
+def _print(*things: Any) -> None:
+    width = None if sys.stdout.isatty() else 120
+    console = Console(width=width, markup=False, highlight=False, emoji=False)
+    for thing in things:
+        console.print(thing)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Recover a federated-learning model after poisoning."""
+    if show_version:
+        _print(f"fedcrab {__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog="Example: fedcrab demo --out my-history")
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Keep the recorded history in this directory.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record a small training with hidden attackers, then show what the history says of them."""
+    with run_demo(out) as result:
+        if as_json:
+            _print_json(result.to_table())
+        else:
+            _print(*result.tables())
+
+
+@app.command(epilog="Example: fedcrab show my-history")
+def show(
+    directory: Directory,
+    everything: Annotated[bool, typer.Option("--all", help="Every row of a long history.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rounds, windows, what is kept, clients, bytes."""
+    history = History.open(directory)
+    if as_json:
+        _print_json(to_table(history))
+    else:
+        _print(tables.history_tables(history, everything=everything))
+
+
+@app.command("plan", epilog="Example: fedcrab plan my-history --malicious 3,7")
+def plan_command(
+    directory: Directory,
+    malicious: Annotated[str, typer.Option(metavar="IDS", help="Ids of the malicious clients: 3,7")],
+    preset: Annotated[Preset, typer.Option(help="The decision to take.")] = Preset.hardened,
+    beta: Annotated[float | None, typer.Option(help="Tolerated poison, as a share of honest work.")] = None,
+    evidence: Annotated[Evidence | None, typer.Option(help="What counts as evidence.")] = None,
+    rule: Annotated[Rule | None, typer.Option(help="Which record wins.")] = None,
+    curves: Annotated[bool, typer.Option("--curves", help="Show S and Φ of every record.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """How far to roll back, what would be replayed and at what cost; nothing is run.
+
+    Both presets are shown; --beta, --evidence and --rule change the chosen one.
+    """
+    history, bad = History.open(directory), _ids(malicious)
+    given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
+    own = {name: value for name, value in given.items() if value is not None}
+    plans = {name: plan(history, bad, **settings) for name, settings in PRESETS.items()}
+    chosen = f"{preset.value}, changed" if own else preset.value
+    plans = {chosen: plan(history, bad, **{**PRESETS[preset.value], **own}), **plans}
+    history.model(plans[chosen].rollback_round)  # a decision for a damaged model is no decision
+    if as_json:
+        others = {name: p.to_table() for name, p in plans.items()}
+        _print_json({"preset": chosen, **plans[chosen].to_table(), "presets": others})
+        return
+    _print(tables.plans_table(plans), tables.shares_table(plans))
+    _print(*(tables.curve_table(p, name) for name, p in plans.items() if curves))
+    _print(*tables.warnings_lines(plans))
+
+
+def _ids(text: str) -> list[str]:
+    ids = [part.strip() for part in text.split(",") if part.strip()]
+    if not ids:
+        raise ConfigError("--malicious names no client; give ids such as --malicious 3,7")
+    return ids
+
+
+@app.command(epilog="Example: fedcrab verify my-history")
+def verify(directory: Directory, as_json: AsJson = False) -> None:
+    """Check every byte of a history against its hashes."""
+    problems = History.verify(directory)
+    if as_json:
+        _print_json({"ok": not problems, "problems": problems})
+    else:
+        _print(*(problems or [f"{directory}: whole, every hash holds"]))
+    if problems:
+        raise typer.Exit(2)
+
+
+def main() -> None:
+    """Run a command; whatever goes wrong is one sentence and an exit code."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        result = app(arguments, prog_name="fedcrab", standalone_mode=False)
+    except (FedcrabError, click.ClickException) as error:
+        sentence = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        return _fail(sentence, 2)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted; what was recorded is whole", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        if os.environ.get("FEDCRAB_DEBUG"):
+            raise
+        kind = type(error).__name__
+        return _fail(f"a mistake in fedcrab itself ({kind}: {error}); FEDCRAB_DEBUG=1 shows where", 1)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(sentence: str, code: int) -> int:
+    plain = " ".join(ascii_safe(sentence).split())
+    sys.stderr.write(f"fedcrab: {plain}\n")
+    return code
+
+
+def ascii_safe(text: str) -> str:
+    """Without control characters: a name in a message may come from a stranger."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,159 @@
+"""Histories and plans as tables for a terminal. Names come from clients: they are shown as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
+from typing import TypeVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedcrab.history import History
+from fedcrab.history.summary import ClientSummary, summarise_clients
+from fedcrab.rollback import Plan
+from fedcrab.types import natural
+
+Row = TypeVar("Row")
+LONGEST = 60  # rows shown of a long history unless all are asked for
+
+
+def history_tables(history: History, *, everything: bool = False) -> RenderableType:
+    """A history: what it is, its rounds, its clients, its bytes."""
+    return Group(
+        _headline(history),
+        _rounds(history, everything),
+        _clients(summarise_clients(history), everything),
+        bytes_line(history.bytes(), len(history.kept)),
+    )
+
+
+def _headline(history: History) -> Text:
+    windows, rounds = len(history.contents.windows), len(history.rounds)
+    state = "closed" if history.closed else "open"
+    return Text(
+        f"{history.path}: {state}, {rounds} rounds in {windows} windows, {len(history.kept)} kept, "
+        f"{len(history.clients)} clients, {history.charter.layout.size:,} numbers, "
+        f"aggregated by {history.charter.aggregation}"
+    )
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left", overflow="fold")
+    return table
+
+
+def _rounds(history: History, everything: bool) -> Table:
+    columns = ("round", "window", "state", "loss", "divergence", "clients", "selected", "rejected")
+    table = _table("Rounds", *columns)
+    for entry in _some(history.rounds, everything, table):
+        window = history.contents.window_of(entry.index)
+        table.add_row(
+            str(entry.index),
+            "open" if window is None else str(window),
+            _state(history.contents.state(entry.index)),
+            number(entry.loss),
+            number(entry.divergence),
+            str(len(entry.clients)),
+            str(int(entry.selected.sum())),
+            Text("; ".join(f"{r.client}: {r.reason}" for r in entry.rejected) or "-"),
+        )
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(state, style={"kept": "green", "pending": "yellow"}.get(state, "dim"))
+
+
+def _clients(clients: Sequence[ClientSummary], everything: bool) -> Table:
+    table = _table("Clients", "client", "rounds", "selected", "rejected", "mean norm", "mean cosine")
+    for c in _some(clients, everything, table):
+        cells = (str(c.rounds), str(c.selected), str(c.rejected), number(c.mean_norm), number(c.mean_cosine))
+        table.add_row(Text(c.client), *cells)
+    return table
+
+
+def _some(rows: Sequence[Row], everything: bool, table: Table) -> Iterable[Row]:
+    if everything or len(rows) <= LONGEST:
+        return rows
+    table.caption = f"the first and last {LONGEST // 2} of {len(rows)}; --all shows every one"
+    return [*rows[: LONGEST // 2], *rows[-LONGEST // 2 :]]
+
+
+def bytes_line(sizes: Mapping[str, int], kept: int) -> Text:
+    """The bytes in one line."""
+    return Text(
+        f"On disk: {size(sizes['total'])} (ledger {size(sizes['ledger'])}, "
+        f"snapshots {size(sizes['snapshots'])}, {kept} kept rounds)"
+    )
+
+
+def plans_table(plans: Mapping[str, Plan]) -> Table:
+    """The decisions of several plans side by side."""
+    table = _table("Rollback", "", *plans)
+    rows: list[tuple[str, list[str]]] = [
+        ("evidence, rule, β", [f"{p.evidence}, {p.rule}, {p.beta:g}" for p in plans.values()]),
+        ("roll back to round", [f"{p.rollback_round} (record {p.index})" for p in plans.values()]),
+        ("poison S, tolerated Φ there", [_at(p, p.index) for p in plans.values()]),
+        ("S, Φ at the next record", [_at(p, p.index + 1) for p in plans.values()]),
+        ("rounds to replay", [f"{p.cost['rounds']:g}" for p in plans.values()]),
+        ("client-rounds", [f"{p.cost['client_rounds']:g}" for p in plans.values()]),
+        ("of retraining's", [f"{p.cost['share_of_retrain']:.0%}" for p in plans.values()]),
+        ("model", [p.model[:12] for p in plans.values()]),
+    ]
+    for name, cells in rows:
+        table.add_row(name, *cells)
+    return table
+
+
+def _at(plan: Plan, index: int) -> str:
+    if index >= len(plan.candidates):
+        return "-"
+    return f"{number(plan.sensitivity[index])}, {number(plan.threshold[index])}"
+
+
+def shares_table(plans: Mapping[str, Plan]) -> Table:
+    """Each malicious client's share of the sensitivity."""
+    table = _table("Share of the poison", "client", *plans)
+    for client in sorted(next(iter(plans.values())).malicious, key=natural):
+        table.add_row(Text(client), *(f"{p.shares[client]:.1%}" for p in plans.values()))
+    return table
+
+
+def curve_table(plan: Plan, name: str) -> Table:
+    """S and Φ of every record."""
+    table = _table(f"Records, {name}", "record", "round", "S", "Φ", "")
+    for j, t in enumerate(plan.candidates):
+        mark = (
+            "◄ roll back"
+            if j == plan.index
+            else ("" if plan.sensitivity[j] <= plan.threshold[j] else "S > Φ")
+        )
+        table.add_row(str(j), str(t), number(plan.sensitivity[j]), number(plan.threshold[j]), mark)
+    return table
+
+
+def warnings_lines(plans: Mapping[str, Plan]) -> list[Text]:
+    """The warnings of each plan, each named once."""
+    said: dict[str, list[str]] = {}
+    for name, plan in plans.items():
+        for warning in plan.warnings:
+            said.setdefault(warning, []).append(name)
+    return [Text(f"! {', '.join(names)}: {warning}", style="yellow") for warning, names in said.items()]
+
+
+def number(value: float) -> str:
+    """A number as people read it."""
+    return "nan" if isnan(value) else f"{value:.4g}"
+
+
+def size(count: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"

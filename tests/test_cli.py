@@ -1,0 +1,134 @@
+"""The commands as people and programs call them: a real process each."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedcrab import History
+from trials.trainings import training
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("cli")
+    trained = training(rounds=12, clients=11)
+    with History.create(place / "h", trained.initial_model, initial_loss=2.3) as history:
+        for r in trained.rounds:
+            history.record(r)
+    with History.create(place / "empty", trained.initial_model, initial_loss=2.3):
+        pass
+    (place / "nothing").mkdir()
+    (place / "damaged").mkdir()
+    for path in (place / "h").iterdir():
+        if path.is_file():
+            (place / "damaged" / path.name).write_bytes(path.read_bytes()[:-100])
+    return place
+
+
+def fedcrab(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedcrab", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+def test_show_as_json(place: Path) -> None:
+    shown = json.loads(fedcrab("show", "h", "--json", cwd=place).stdout)
+    assert shown["clients"] == sorted(str(i) for i in range(11))
+    assert len(shown["rounds"]) == 12
+    names = {"index", "window", "state", "loss", "divergence", "participants", "selected", "rejected"}
+    assert set(shown["rounds"][0]) == names
+    assert {r["state"] for r in shown["rounds"]} == {"kept", "dropped"}
+    assert shown["bytes"]["total"] == sum(p.stat().st_size for p in (place / "h").rglob("*") if p.is_file())
+
+
+def test_show_for_people(place: Path) -> None:
+    done = fedcrab("show", "h", cwd=place)
+    assert done.returncode == 0
+    assert "12 rounds" in done.stdout
+    assert "dropped" in done.stdout
+
+
+def test_plan_as_json(place: Path) -> None:
+    shown = json.loads(fedcrab("plan", "h", "--malicious", "3,7", "--json", cwd=place).stdout)
+    promised = "malicious beta evidence rule index rollback_round sensitivity threshold replay cost warnings"
+    assert set(promised.split()) <= set(shown)
+    assert shown["malicious"] == ["3", "7"]
+    assert set(shown["presets"]) == {"paper", "hardened"}
+    assert shown["sensitivity"] == shown["presets"]["hardened"]["sensitivity"]
+
+
+def test_plan_with_settings_of_ones_own(place: Path) -> None:
+    own = ["--beta", "9", "--evidence", "stored", "--rule", "last", "--curves"]
+    done = fedcrab("plan", "h", "--malicious", "3", *own, cwd=place)
+    assert done.returncode == 0
+    assert "stored, last, 9" in done.stdout
+    shown = json.loads(fedcrab("plan", "h", "--malicious", "3", *own, "--json", cwd=place).stdout)
+    assert (shown["beta"], shown["evidence"], shown["rule"]) == (9, "stored", "last")
+
+
+def test_verify(place: Path) -> None:
+    assert json.loads(fedcrab("verify", "h", "--json", cwd=place).stdout) == {"ok": True, "problems": []}
+    done = fedcrab("verify", "damaged", "--json", cwd=place)
+    assert done.returncode == 2
+    found = json.loads(done.stdout)
+    assert not found["ok"]
+    assert "ledger" in found["problems"][0]
+
+
+def test_demo_and_its_history(tmp_path: Path) -> None:
+    done = fedcrab("demo", "--out", "kept", "--json", cwd=tmp_path)
+    shown = json.loads(done.stdout)
+    assert shown["plans"]["hardened"]["malicious"] == ["4", "7", "9"]
+    assert shown["bytes"]["everything"] > 8 * shown["bytes"]["selective"]
+    assert History.verify(tmp_path / "kept") == []
+    people = fedcrab("demo", cwd=tmp_path)
+    assert people.returncode == 0
+    assert "hardened" in people.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "plan h --malicious 99",
+        "plan h --malicious ,",
+        "plan h --malicious",
+        "plan h",
+        "plan h --malicious 0,1,2,3,4,5,6,7,8,9,10",
+        "plan h --malicious 1 --beta -1",
+        "plan h --malicious 1 --beta nan",
+        "plan h --malicious 1 --beta much",
+        "plan h --malicious 1 --evidence rumour",
+        "plan h --malicious 1 --preset soft",
+        "plan empty --malicious 1",
+        "plan nothing --malicious 1",
+        "plan damaged --malicious 1",
+        "show nothing",
+        "show nowhere",
+        "show damaged",
+        "show h/ledger.sqlite",
+        "verify nothing",
+        "verify nowhere",
+        "verify damaged",
+        "demo --out h",
+        "dance",
+        "show h --backwards",
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments: str, place: Path) -> None:
+    before = sorted(place.rglob("*"))
+    done = fedcrab(*arguments.split(), cwd=place)
+    assert done.returncode == 2
+    said = done.stderr if not arguments.startswith("verify damaged") else done.stdout
+    assert len(said.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    assert sorted(place.rglob("*")) == before
+
+
+def test_help_has_an_example_for_every_command(tmp_path: Path) -> None:
+    for command in ("show", "plan", "verify", "demo"):
+        done = fedcrab(command, "--help", cwd=tmp_path)
+        assert done.returncode == 0
+        assert f"Example: fedcrab {command}" in done.stdout
+    assert fedcrab("--version", cwd=tmp_path).stdout.startswith("fedcrab ")

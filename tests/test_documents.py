@@ -1,0 +1,57 @@
+"""Every code block of the README and of docs/ is run as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(document: Path, kind: str) -> list[str]:
+    return [text for language, text in BLOCK.findall(document.read_text()) if language == kind]
+
+
+def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    """With the package and the commands of the interpreter that runs the tests."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.run(command, cwd=place, env=environment, timeout=120, **streams)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
+    program = "\n".join(blocks(document, "python"))
+    done = run([sys.executable, "-W", "error", "-c", program], tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_console_blocks_show_what_the_commands_print(document: Path, tmp_path: Path) -> None:
+    for block in blocks(document, "console"):
+        for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, expected = session.partition("\n")
+            assert_shown(expected, run(["sh", "-c", command], tmp_path).stdout)
+
+
+def assert_shown(expected: str, printed: str) -> None:
+    """Each line shown is printed, in this order; a line of three dots stands for any lines."""
+    lines = iter(line.rstrip() for line in printed.splitlines())
+    for line in (line.rstrip() for line in expected.splitlines()):
+        assert line in ("", "...") or line in lines, f"not printed, or not in this order: {line!r}\n{printed}"
+
+
+def test_every_command_is_documented() -> None:
+    from fedcrab.cli import app
+
+    text = (ROOT / "docs" / "commands.md").read_text()
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__
+        assert f"## `{name}" in text, f"docs/commands.md does not describe {name}"
+        assert command.epilog, f"{name} --help has no example"

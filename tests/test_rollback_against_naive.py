@@ -1,0 +1,74 @@
+"""The decision from the ledger equals the decision by plain loops over all vectors."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedcrab import History, plan
+from trials import naive
+from trials.trainings import Training, trainings
+
+CRITERIA = [(e, r) for e in ("all", "stored") for r in ("prefix", "last")]
+
+
+def record(training: Training, path: Path, **settings: object) -> History:
+    settings = {"selection": training.selection, **settings}
+    history = History.create(path, training.initial_model, initial_loss=training.initial_loss, **settings)
+    for r in training.rounds:
+        history.record(r)
+    history.close()
+    return History.open(path)
+
+
+def close_call(sensitivity: list[float], threshold: list[float]) -> bool:
+    """Whether S and Φ are the same number somewhere, so that rounding decides."""
+    return any(abs(s - p) <= 1e-9 * max(s, p) for s, p in zip(sensitivity, threshold, strict=True) if s or p)
+
+
+def check(training: Training, beta: float) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        history = record(training, Path(place) / "h")
+        windows, kept = naive.keep_rounds(training)
+        assert [list(range(w.first, w.last + 1)) for w in history.contents.windows] == windows
+        assert list(history.kept) == kept
+        for entry, expected in zip(history.rounds, naive.select_clients(training), strict=True):
+            assert [c for c, s in zip(entry.clients, entry.selected, strict=True) if s] == expected.selected
+        if training.malicious >= set(history.clients):
+            return
+        bad = training.malicious & set(history.clients)
+        for evidence, rule in CRITERIA if bad else []:
+            ours = plan(history, bad, beta, evidence, rule)
+            _, sensitivity, threshold, index = naive.decide(training, beta, evidence, rule)
+            scale = 1e-13 * max(naive_scale(training), 1e-30)
+            assert ours.sensitivity == pytest.approx(sensitivity, rel=1e-6, abs=scale)
+            assert ours.threshold == pytest.approx(threshold, rel=1e-6, abs=scale)
+            assert ours.index == index or close_call(sensitivity, threshold)
+            assert sum(ours.shares.values()) == pytest.approx(1.0 if any_influence(ours) else 0.0)
+
+
+def naive_scale(training: Training) -> float:
+    """The longest update: what rounding errors are small against."""
+    return max((float(abs(r.updates.vectors).max(initial=0)) for r in training.rounds), default=0.0) * 30
+
+
+def any_influence(ours: object) -> bool:
+    return any(ours.shares.values())
+
+
+relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@settings(relaxed, max_examples=300)
+@given(trainings(), st.sampled_from([0.0, 0.1, 0.3, 1.0]))
+def test_decisions_equal_the_naive_ones(training: Training, beta: float) -> None:
+    check(training, beta)
+
+
+@pytest.mark.slow
+@settings(relaxed, max_examples=2000)
+@given(trainings(), st.floats(0, 3))
+def test_decisions_equal_the_naive_ones_many_times(training: Training, beta: float) -> None:
+    check(training, beta)
