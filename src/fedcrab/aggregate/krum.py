@@ -28,7 +28,7 @@ def krum(*, byzantine: int) -> Aggregate:
 
     def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
         participants(matrix, weights)
-        return matrix[ranking(matrix, byzantine)[0]].astype(np.float32)
+        return np.array(matrix[ranking(matrix, byzantine)[0]], np.float32)
 
     return aggregate
 
@@ -45,18 +45,18 @@ def scores(squared: NDArray[np.float64], byzantine: int) -> NDArray[np.float64]:
     if byzantine > 0 and 2 * byzantine + 2 >= n:
         raise ConfigError(f"Cannot tolerate 2*byzantine + 2 >= n. Got byzantine={byzantine}, n={n}")
     others = squared[~np.eye(n, dtype=bool)].reshape(n, n - 1)
-    nearest: NDArray[np.float64] = np.sort(others, axis=1)[:, : max(0, n - byzantine - 2)]
-    return nearest.sum(axis=1)
+    nearest = np.sort(others, axis=1)[:, : max(0, n - byzantine - 2)]
+    return np.asarray(nearest.sum(axis=1), np.float64)
 
 
 def ranking(matrix: NDArray[np.float32], byzantine: int) -> list[int]:
     """The rows from the lowest score to the highest."""
     score = scores(squared_distances(matrix), byzantine)
 
-    def compare(i: int, j: int) -> float:
+    def compare(i: int, j: int) -> int:
         if score[i] != score[j]:
-            return float(score[i] - score[j])
+            return -1 if score[i] < score[j] else 1
         differing = np.flatnonzero(matrix[i] != matrix[j])[:1]
-        return float(np.sum(matrix[i, differing] - matrix[j, differing]))
+        return int(np.sum(np.sign(matrix[i, differing] - matrix[j, differing])))
 
     return sorted(range(len(matrix)), key=cmp_to_key(compare))

@@ -29,7 +29,8 @@ def multi_krum(*, byzantine: int, keep: int | None = None) -> Aggregate:
         kept = n - byzantine if keep is None else keep
         if kept + byzantine > n:
             raise ConfigError(f"Cannot keep + byzantine > n. Got keep={kept}, byzantine={byzantine}, n={n}")
-        best = sorted(ranking(matrix, byzantine)[:kept])
-        return combination(np.full(kept, 1 / kept), matrix[best])
+        coefficients = np.zeros(n)
+        coefficients[ranking(matrix, byzantine)[:kept]] = 1 / kept
+        return combination(coefficients, matrix)
 
     return aggregate
