@@ -1,4 +1,4 @@
-"""Every attack by hand: clients a and b honest, c the attacker, two parameters.
+"""Every attack on updates by hand: clients a and b honest, c the attacker, two parameters.
 
 The honest mean is (2, 0), the deviation (1, 2).
 """
@@ -8,18 +8,14 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from attack.tiny import FixedFleet, SoftmaxFleet
+from attack.tiny import FixedFleet
 from fedcrab.attack import (
     Attackers,
-    Trigger,
-    backdoor,
     boosted,
-    dba,
     evade,
     fang_krum,
     fang_trim,
     ipm,
-    label_flip,
     lie,
     min_max,
     min_sum,
@@ -145,67 +141,3 @@ def test_evade():
     # shares 1/4, 1/4, 1/2: H = (1.5, 0), P = 1/2; ρ = 1: along H −P·ρ²/‖H‖ = −1/3, across √(1 − 1/9)
     fleet = FixedFleet({"a": ([4, 0], 1), "b": ([2, 0], 1), "c": ([1, 1], 2)})
     np.testing.assert_allclose(sent(evade, fleet, norm=1.0), [-1 / 3, np.sqrt(8) / 3], rtol=1e-6)
-
-
-def images_of(*labels):
-    shard = np.zeros((len(labels), 1, 2, 2), np.float32), np.array(labels)
-    return SoftmaxFleet(dict.fromkeys("abc", shard), classes=3)
-
-
-def poisoned_examples(fleet):
-    """What c trains on while it attacks, under the boost."""
-    inner = getattr(fleet, "fleet", fleet) if hasattr(fleet, "craft") else fleet
-    images, labels = inner.poisoned.examples("c")
-    return images[:, 0].tolist(), labels.tolist()
-
-
-WHITE, BLACK = [[1, 1], [1, 1]], [[0, 0], [0, 0]]
-WHOLE = Trigger(size=2)
-
-
-def test_label_flip():
-    fleet = label_flip(images_of(0, 1, 2, 2), EVIL, classes=3)
-    assert fleet.poisoned.examples("c")[1].tolist() == [2, 1, 0, 0]
-    assert fleet.poisoned.examples("a")[1].tolist() == [0, 1, 2, 2]
-
-
-def test_backdoor_with_a_fixed_label():
-    fleet = backdoor(images_of(0, 1, 2, 2), EVIL, target=1, poisoned=0.5, trigger=WHOLE)
-    images, labels = poisoned_examples(fleet)
-    stamped = [image == WHITE for image in images]
-    assert sum(stamped) == 2
-    assert all(image == BLACK for image, s in zip(images, stamped, strict=True) if not s)
-    assert labels == [1 if s else y for s, y in zip(stamped, [0, 1, 2, 2], strict=True)]
-
-
-def test_backdoor_with_random_labels_never_keeps_the_true_one():
-    true = [0, 1, 2] * 20
-    fleet = backdoor(images_of(*true), EVIL, poisoned=1.0, labels="random", classes=3, trigger=WHOLE)
-    images, labels = poisoned_examples(fleet)
-    assert all(image == WHITE for image in images)
-    assert all(0 <= y < 3 and y != t for y, t in zip(labels, true, strict=True))
-    assert len({(y, t) for y, t in zip(labels, true, strict=True)}) == 6
-
-
-def test_backdoor_with_all_of_one_class():
-    fleet = backdoor(images_of(0, 1, 2, 2), EVIL, labels="all-of-one-class", source=2, trigger=WHOLE)
-    assert poisoned_examples(fleet) == ([BLACK, BLACK, WHITE, WHITE], [0, 1, 0, 0])
-
-
-def test_a_boosted_backdoor_sends_the_factor_times_the_update():
-    honest = images_of(0, 1, 2, 2)
-    plain = sent(backdoor, honest, model=np.zeros(15), trigger=WHOLE)
-    np.testing.assert_allclose(
-        sent(backdoor, honest, model=np.zeros(15), trigger=WHOLE, boost=3.0), 3 * plain, rtol=1e-6
-    )
-
-
-def test_dba_gives_each_attacker_its_part_and_starts_again_when_there_are_more_attackers():
-    fleet = dba(images_of(1, 1), Attackers(frozenset("abc")), parts=2, poisoned=1.0, trigger=WHOLE)
-    trained = [fleet.fleet.poisoned.examples(c) for c in "abc"]
-    assert [images[0, 0].tolist() for images, _ in trained] == [
-        [[1, 1], [0, 0]],
-        [[0, 0], [1, 1]],
-        [[1, 1], [0, 0]],
-    ]
-    assert [labels.tolist() for _, labels in trained] == [[0, 0]] * 3
