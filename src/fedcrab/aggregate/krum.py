@@ -1,0 +1,62 @@
+"""Krum: the one update that lies closest to its neighbours.
+
+    score(c) = Σ ‖u_c − u_c'‖² over the n − f − 2 nearest others c',   G = u of the lowest score
+
+n updates, of which at most f (`byzantine`) are malicious; 2f + 2 < n.
+Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017.
+Departs from it: with f = 0 there is nothing to tolerate, so one and two updates are accepted too; a tie goes
+to the row that is smaller at the first coordinate where they differ, so that no order of clients matters.
+Weights are not used: the numbers of examples are the clients' own claims.
+"""
+
+from __future__ import annotations
+
+from functools import cmp_to_key
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.aggregate.columns import squared_distances
+from fedcrab.aggregate.rule import Aggregate, participants
+from fedcrab.errors import ConfigError
+from fedcrab.types import Vector
+
+
+def krum(*, byzantine: int) -> Aggregate:
+    """The update of the lowest score, as it is; ``byzantine`` is f."""
+    check_byzantine(byzantine)
+
+    def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
+        participants(matrix, weights)
+        return np.array(matrix[ranking(matrix, byzantine)[0]], np.float32)
+
+    return aggregate
+
+
+def check_byzantine(byzantine: int) -> None:
+    """Refuse a negative f."""
+    if byzantine < 0:
+        raise ConfigError(f"byzantine must be 0 or more, got {byzantine}")
+
+
+def scores(squared: NDArray[np.float64], byzantine: int) -> NDArray[np.float64]:
+    """Krum's score of each client, from the squared distances of all pairs."""
+    n = len(squared)
+    if byzantine > 0 and 2 * byzantine + 2 >= n:
+        raise ConfigError(f"Cannot tolerate 2*byzantine + 2 >= n. Got byzantine={byzantine}, n={n}")
+    others = squared[~np.eye(n, dtype=bool)].reshape(n, n - 1)
+    nearest = np.sort(others, axis=1)[:, : max(0, n - byzantine - 2)]
+    return np.asarray(nearest.sum(axis=1), np.float64)
+
+
+def ranking(matrix: NDArray[np.float32], byzantine: int) -> list[int]:
+    """The rows from the lowest score to the highest."""
+    score = scores(squared_distances(matrix), byzantine)
+
+    def compare(i: int, j: int) -> int:
+        if score[i] != score[j]:
+            return -1 if score[i] < score[j] else 1
+        differing = np.flatnonzero(matrix[i] != matrix[j])[:1]
+        return int(np.sum(np.sign(matrix[i, differing] - matrix[j, differing])))
+
+    return sorted(range(len(matrix)), key=cmp_to_key(compare))

@@ -1,0 +1,74 @@
+"""The backdoor's trigger: a bright square in the bottom right corner, whole or cut into parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.attack.data_fleet import Examples
+from fedcrab.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A square patch, or one part of it: its pixels in reading order, cut into equal runs."""
+
+    size: int = 4  # pixels a side
+    value: float = 1.0  # of every channel; 1 is white where images are scaled to [0, 1]
+    image: tuple[int, int, int] | None = None  # (channels, height, width), needed for flat features only
+    part: int = 0
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"a trigger's size must be 1 or more, got {self.size}")
+        if not 1 <= self.parts <= self.size**2:
+            raise ConfigError(
+                f"a trigger of {self.size**2} pixels has 1 to that many parts, got {self.parts}"
+            )
+        if not 0 <= self.part < self.parts:
+            raise ConfigError(f"part must be from 0 to {self.parts - 1}, got {self.part}")
+
+    def cut(self, parts: int) -> tuple[Trigger, ...]:
+        """The whole trigger in this many parts that do not overlap."""
+        return tuple(replace(self, part=part, parts=parts) for part in range(parts))
+
+    def pixels(self, height: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows and columns that it covers in an image."""
+        if self.size > min(height, width):
+            raise ConfigError(f"a trigger of size {self.size} does not fit images of {height}×{width}")
+        places = np.array_split(np.arange(self.size**2), self.parts)[self.part]
+        return height - self.size + places // self.size, width - self.size + places % self.size
+
+
+PATCH = Trigger()
+
+
+def stamp(images: NDArray[np.float32], trigger: Trigger = PATCH) -> NDArray[np.float32]:
+    """Copies of these images with the trigger on them; (n, c, h, w), or flat with ``trigger.image`` given."""
+    stamped = np.array(images, np.float32).reshape(len(images), *_image_shape(images, trigger))
+    rows, columns = trigger.pixels(*stamped.shape[2:])
+    stamped[:, :, rows, columns] = trigger.value
+    return stamped.reshape(images.shape)
+
+
+def plant(
+    examples: Examples, rows: NDArray[np.int64], labels: int | NDArray[np.int64], trigger: Trigger
+) -> Examples:
+    """The examples with these rows stamped and relabelled."""
+    images, answers = examples[0].copy(), examples[1].copy()
+    images[rows], answers[rows] = stamp(images[rows], trigger), labels
+    return images, answers
+
+
+def _image_shape(images: NDArray[np.float32], trigger: Trigger) -> tuple[int, ...]:
+    shape = images.shape[1:] if images.ndim == 4 else trigger.image
+    if shape is None:
+        raise ConfigError(
+            f"a trigger on examples of shape {images.shape[1:]} needs image=(channels, height, width)"
+        )
+    if np.prod(shape) != np.prod(images.shape[1:]):
+        raise ConfigError(f"examples of shape {images.shape[1:]} are not images of shape {shape}")
+    return shape
