@@ -11,6 +11,7 @@ import numpy as np
 
 from fedcrab.errors import RecordError
 from fedcrab.types import ClientId, Rejection, Updates, Vector
+from fedcrab.vectors import is_finite
 
 MOST_EXAMPLES = 10**9  # a client that claims more examples than this is not believed
 LONGEST_ID = 200
@@ -74,7 +75,7 @@ def _bad_update(update: object, size: int) -> str | None:
         return f"the update is not a float32 array but {str(kind)[:40]}"
     if update.shape != (size,):
         return f"the update has shape {str(update.shape)[:40]} in place of ({size},)"
-    if not np.isfinite(update).all():
+    if not is_finite(update):
         return "the update has values that are not finite"
     return None
 

@@ -10,7 +10,7 @@ Johnson-Lindenstrauss sketch of each point, and the same formula holds with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.seeds import rng_for
-from fedcrab.vectors import Matrix64, row_dots, stretches
+from fedcrab.vectors import Matrix64, Sliced, add_products, norm, stretches
 
 SAFE_EIGENVALUE = 1e-6  # of the correlation matrix; above it K's own rounding costs X at most 1e-7
 
@@ -72,42 +72,20 @@ class Measures:
 def measure(
     vectors: NDArray[np.float32],
     aggregate: NDArray[np.float32],
-    references: Sequence[Matrix64],
+    references: Sequence[Sliced],
     trained: Sequence[slice],
 ) -> Measures:
     """One pass over the updates: norms, cosines with the aggregate, exact coordinates."""
-    points = len(vectors) + len(references)
-    gram = np.zeros((points, points))
-
-    def absorb(block: Matrix64) -> None:
-        np.add(gram, block @ block.T, out=gram)
-
-    norms, cosines = _sweep(vectors, aggregate, references, stretches(trained, points), absorb)
-    exact = _cholesky(gram)
+    clients, points = len(vectors), len(vectors) + len(references)
+    gram = np.zeros((points + 1, points + 1))  # the aggregate is the last row
+    for part in stretches(trained, points + 1):
+        add_products(gram, _block(vectors, [*references, aggregate], part))
+    exact = _cholesky(gram[:-1, :-1])
     if exact is None:
         exact = _orthogonal(vectors, references, trained)
-    return Measures(norms, cosines, Coordinates(points, False, _pack(exact)))
-
-
-def _sweep(
-    vectors: NDArray[np.float32],
-    aggregate: NDArray[np.float32],
-    references: Sequence[Matrix64],
-    parts: Iterable[slice],
-    absorb: Callable[[Matrix64], None],
-) -> tuple[Matrix64, Matrix64]:
-    """Norms and cosines of the updates; every block of points is also given to ``absorb``."""
-    clients = len(vectors)
-    squares, dots, length = np.zeros(clients), np.zeros(clients), 0.0
-    for part in parts:
-        block = _block(vectors, references, part)
-        goal = aggregate[part].astype(np.float64)
-        squares += row_dots(block[:clients], block[:clients])
-        dots += row_dots(block[:clients], goal)
-        length += float(np.dot(goal, goal))
-        absorb(block)
-    norms = np.sqrt(squares)
-    return norms, _cosines(dots, norms, sqrt(length))
+    norms = np.sqrt(np.diagonal(gram))
+    cosines = _cosines(gram[:clients, -1], norms[:clients], norms[-1])
+    return Measures(norms[:clients], cosines, Coordinates(points, False, _pack(exact)))
 
 
 def _cosines(dots: Matrix64, norms: Matrix64, length: float) -> Matrix64:
@@ -117,7 +95,9 @@ def _cosines(dots: Matrix64, norms: Matrix64, length: float) -> Matrix64:
     return result
 
 
-def _block(vectors: NDArray[np.float32], references: Sequence[Matrix64], part: slice) -> Matrix64:
+def _block(
+    vectors: NDArray[np.float32], references: Sequence[Sliced | NDArray[np.float32]], part: slice
+) -> Matrix64:
     block = np.empty((len(vectors) + len(references), part.stop - part.start))
     block[: len(vectors)] = vectors[:, part]
     for row, reference in enumerate(references, len(vectors)):
@@ -141,7 +121,7 @@ def _cholesky(gram: Matrix64) -> Matrix64 | None:
 
 
 def _orthogonal(
-    vectors: NDArray[np.float32], references: Sequence[Matrix64], trained: Sequence[slice]
+    vectors: NDArray[np.float32], references: Sequence[Sliced], trained: Sequence[slice]
 ) -> Matrix64:
     """X by orthogonal transformations alone: slower, and as accurate as the vectors themselves."""
     points = len(vectors) + len(references)
@@ -166,7 +146,7 @@ def sketch_error(size: int) -> float:
 def measure_sketched(
     vectors: NDArray[np.float32],
     aggregate: NDArray[np.float32],
-    references: Sequence[Matrix64],
+    references: Sequence[Sliced],
     trained: Sequence[slice],
     *,
     size: int,
@@ -179,13 +159,16 @@ def measure_sketched(
     signs come from the history's own seed, which clients do not know: nobody can hide in the kernel.
     """
     rng = rng_for(seed, "sketch", round)
-    sketch = np.zeros((len(vectors) + len(references), size))
-
-    def absorb(block: Matrix64) -> None:
+    clients = len(vectors)
+    sketch, squares, dots = np.zeros((clients + len(references), size)), np.zeros(clients), np.zeros(clients)
+    for part in _runs(trained, size):
+        block, goal = _block(vectors, references, part), aggregate[part].astype(np.float64)
+        squares += np.einsum("ij,ij->i", block[:clients], block[:clients])
+        dots += block[:clients] @ goal
         signs = rng.choice(np.array([-1.0, 1.0]), block.shape[1])
         sketch[:, rng.permutation(size)[: block.shape[1]]] += block * signs
-
-    norms, cosines = _sweep(vectors, aggregate, references, _runs(trained, size), absorb)
+    norms = np.sqrt(squares)
+    cosines = _cosines(dots, norms, norm(aggregate, trained))
     return Measures(norms, cosines, Coordinates(len(sketch), True, sketch.reshape(-1)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,113 +19,129 @@ from fedcrab.history.entries import RoundEntry
 from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
 
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A round that counts: which of its clients, their shares of the mean, and the mean itself."""
-
-    entry: RoundEntry
-    members: NDArray[np.intp]  # places among the round's clients
-    shares: Matrix64  # p_c over the members
-    mean: Matrix64  # coordinates of Σ p_c·u_c
-    against: Matrix64 | None  # coordinates of the vector that the influence is measured against
+ROUNDING = 1e-13  # a sum this much smaller than what it is the sum of is nothing but rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """What the malicious clients did in one round."""
+    """What the malicious clients did, a number for each counted round."""
 
-    sensitivity: float  # s
-    honest: float  # φ
-    parts: Mapping[ClientId, float]  # each malicious client's part of s; they add up to s
-
-
-_Cached = dict[tuple[str, str], list[Counted]]
-_CACHE: WeakKeyDictionary[History, _Cached] = WeakKeyDictionary()
+    rounds: Sequence[int]
+    sensitivity: Matrix64  # s_t
+    honest: Matrix64  # φ_t
+    parts: Mapping[ClientId, float]  # each malicious client's part of Σ s_t; they add up to it
 
 
-def counted_rounds(history: History, evidence: str) -> Sequence[Counted]:
-    """The rounds that this kind of evidence counts, prepared for any malicious set."""
-    cached = _CACHE.setdefault(history, {})
-    key = evidence, history.contents.head
-    if key not in cached:
-        for old in [k for k in cached if k[1] != key[1]]:
-            del cached[old]
-        cached[key] = _stored(history) if evidence == "stored" else _all(history)
-    return cached[key]
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One client through the counted rounds that it was a member of."""
+
+    at: NDArray[np.intp]  # which of the counted rounds
+    shares: Matrix64  # its p_c there
+    rows: Matrix64  # its update's coordinates there
 
 
-def _all(history: History) -> list[Counted]:
+class Evidence:
+    """The counted rounds, prepared once; the influence of any set of clients is then a few sums."""
+
+    def __init__(self, counted: Sequence[tuple[RoundEntry, NDArray[np.intp], int | None]]) -> None:
+        self._entries = [entry for entry, _, _ in counted]
+        self._members = [members for _, members, _ in counted]
+        self._shares = [_shares(entry.examples[members]) for entry, members, _ in counted]
+        width = max((e.coordinates.width for e in self._entries), default=0)
+        self._mean = np.zeros((len(counted), width))  # I(all), before what it is measured against
+        self._against = np.zeros((len(counted), width))
+        self._places: dict[ClientId, list[tuple[int, int, float]]] = {}
+        for at, (entry, members, previous) in enumerate(counted):
+            self._prepare(at, entry, members, previous)
+        self._track = lru_cache(maxsize=256)(self._follow)
+
+    def _prepare(self, at: int, entry: RoundEntry, members: NDArray[np.intp], previous: int | None) -> None:
+        mean = entry.coordinates.combine(members.tolist(), self._shares[at])
+        self._mean[at, : len(mean)] = mean
+        if previous is not None:
+            row = entry.coordinates.row(len(entry.clients) + entry.references.index(previous))
+            self._against[at, : len(row)] = row
+        for place, share in zip(members.tolist(), self._shares[at].tolist(), strict=True):
+            self._places.setdefault(entry.clients[place], []).append((at, place, share))
+
+    def _follow(self, client: ClientId) -> Track:
+        places = self._places.get(client, [])
+        rows = np.zeros((len(places), self._mean.shape[1]))
+        for row, (at, place, _) in zip(rows, places, strict=True):
+            coordinates = self._entries[at].coordinates.row(place)
+            row[: len(coordinates)] = coordinates
+        visited = np.array([at for at, _, _ in places], np.intp)
+        return Track(visited, np.array([share for _, _, share in places]), rows)
+
+    def influence(self, malicious: Collection[ClientId]) -> Influence:
+        """S and φ of every counted round, and each malicious client's part."""
+        tracks = {client: self._track(client) for client in sorted(malicious)}
+        honest_mean, anyone = self._honest_mean(tracks)
+        goal = np.where(anyone[:, None], honest_mean, self._against)
+        moved = np.zeros_like(goal)  # I(all) - I(honest), as the sum of what each malicious client adds
+        scale = np.linalg.norm(goal, axis=1)
+        for track in tracks.values():
+            moved[track.at] += track.shares[:, None] * (track.rows - goal[track.at])
+            scale[track.at] += track.shares * np.linalg.norm(track.rows, axis=1)
+        lengths = np.linalg.norm(moved, axis=1)
+        lengths[lengths <= ROUNDING * scale] = 0.0
+        direction = np.divide(moved, lengths[:, None], out=np.zeros_like(moved), where=lengths[:, None] > 0)
+        parts = {client: _part(track, goal, direction) for client, track in tracks.items()}
+        honest = np.where(anyone, np.linalg.norm(honest_mean - self._against, axis=1), 0.0)
+        return Influence([e.index for e in self._entries], lengths, honest, parts)
+
+    def _honest_mean(self, tracks: Mapping[ClientId, Track]) -> tuple[Matrix64, NDArray[np.bool_]]:
+        """The honest members' mean in each round, and whether there is any honest member."""
+        away, weight = np.zeros_like(self._mean), np.zeros(len(self._mean))
+        bad = np.zeros(len(self._mean), np.intp)
+        for track in tracks.values():
+            away[track.at] += track.shares[:, None] * (track.rows - self._mean[track.at])
+            weight[track.at] += track.shares
+            bad[track.at] += 1
+        left = np.array([len(members) for members in self._members], np.intp) - bad
+        mean = self._mean - away / np.maximum(1 - weight, 0.5)[:, None]
+        for at in np.flatnonzero((weight > 0.5) & (left > 0)):
+            row = self._mean_without(int(at), tracks)
+            mean[at] = 0
+            mean[at, : len(row)] = row
+        return mean, left > 0
+
+    def _mean_without(self, at: int, tracks: Mapping[ClientId, Track]) -> Matrix64:
+        """The honest mean from the honest rows, for rounds in which malicious clients have most weight."""
+        entry = self._entries[at]
+        honest = [place for place in self._members[at].tolist() if entry.clients[place] not in tracks]
+        return entry.coordinates.combine(honest, _shares(entry.examples[honest]))
+
+
+def _shares(weights: Matrix64) -> Matrix64:
+    return weights / weights.sum() if len(weights) else weights
+
+
+def _part(track: Track, goal: Matrix64, direction: Matrix64) -> float:
+    """A client's steps along the direction in which each round was moved: Σ ⟨p·(u - goal), direction⟩."""
+    steps = np.einsum("tw,tw->t", track.rows - goal[track.at], direction[track.at])
+    return float(track.shares @ steps)
+
+
+_CACHE: WeakKeyDictionary[History, dict[str, tuple[str, Evidence]]] = WeakKeyDictionary()
+
+
+def evidence_of(history: History, kind: str) -> Evidence:
+    """The rounds that this kind of evidence counts; prepared once for as long as the history is open."""
+    cached, head = _CACHE.setdefault(history, {}), history.contents.head
+    if kind not in cached or cached[kind][0] != head:
+        cached[kind] = head, Evidence(_stored(history) if kind == "stored" else _all(history))
+    return cached[kind][1]
+
+
+def _all(history: History) -> list[tuple[RoundEntry, NDArray[np.intp], int | None]]:
     """Every round, every participant, measured against standing still."""
-    return [_count(entry, np.arange(len(entry.clients)), None) for entry in history.rounds]
+    return [(entry, np.arange(len(entry.clients)), None) for entry in history.rounds]
 
 
-def _stored(history: History) -> list[Counted]:
+def _stored(history: History) -> list[tuple[RoundEntry, NDArray[np.intp], int | None]]:
     """The kept rounds, the selected clients, measured against the mean of the kept round before."""
-    rounds, previous = [], None
-    for index in history.kept:
-        entry = history.rounds[index]
-        rounds.append(_count(entry, np.flatnonzero(entry.selected), previous))
-        previous = index
-    return rounds
-
-
-def _count(entry: RoundEntry, members: NDArray[np.intp], previous: int | None) -> Counted:
-    weights = entry.examples[members]
-    shares = weights / weights.sum() if len(members) else weights
-    against = None
-    if previous is not None:
-        point = len(entry.clients) + entry.references.index(previous)
-        against = entry.coordinates.combine([point], [1.0])
-    return Counted(entry, members, shares, entry.coordinates.combine(members.tolist(), shares), against)
-
-
-def influence(counted: Counted, malicious: Collection[ClientId]) -> Influence:
-    """s, φ and each malicious client's part, for one round."""
-    names = counted.entry.clients
-    bad = [i for i, place in enumerate(counted.members.tolist()) if names[place] in malicious]
-    zero = counted.against if counted.against is not None else np.zeros_like(counted.mean)
-    if not bad:
-        return Influence(0.0, _length(counted.mean - zero) if len(counted.members) else 0.0, {})
-    rows = _rows(counted, bad)
-    honest_mean = _honest_mean(counted, bad, rows)
-    goal = zero if honest_mean is None else honest_mean
-    steps = counted.shares[bad, None] * (rows - goal)
-    moved = steps.sum(axis=0)
-    parts = _parts([names[counted.members[i]] for i in bad], steps, moved)
-    honest = 0.0 if honest_mean is None else _length(honest_mean - zero)
-    return Influence(_length(moved), honest, parts)
-
-
-def _rows(counted: Counted, bad: Sequence[int]) -> Matrix64:
-    rows = np.zeros((len(bad), len(counted.mean)))
-    for row, i in zip(rows, bad, strict=True):
-        coordinates = counted.entry.coordinates.row(int(counted.members[i]))
-        row[: len(coordinates)] = coordinates
-    return rows
-
-
-def _honest_mean(counted: Counted, bad: Sequence[int], rows: Matrix64) -> Matrix64 | None:
-    """The honest members' mean: from the mean of all where that is accurate, else from their own rows."""
-    honest = np.ones(len(counted.members), bool)
-    honest[list(bad)] = False
-    total = float(counted.shares[honest].sum())
-    if not honest.any():
-        return None
-    if total >= 0.5:
-        away = counted.shares[bad] @ (rows - counted.mean)
-        return np.asarray(counted.mean - away / total)
-    shares = counted.shares[honest] / total
-    return counted.entry.coordinates.combine(counted.members[honest].tolist(), shares)
-
-
-def _parts(names: Sequence[ClientId], steps: Matrix64, moved: Matrix64) -> dict[ClientId, float]:
-    """Each client's step along the direction in which the model was moved: ⟨e_c, Σe⟩ / ‖Σe‖."""
-    length = _length(moved)
-    if length == 0:
-        return dict.fromkeys(names, 0.0)
-    return dict(zip(names, (steps @ moved / length).tolist(), strict=True))
-
-
-def _length(coordinates: Matrix64) -> float:
-    return float(np.linalg.norm(coordinates))
+    entries = [history.rounds[t] for t in history.kept]
+    before = [None, *history.kept]
+    return [(e, np.flatnonzero(e.selected), b) for e, b in zip(entries, before, strict=False)]

@@ -8,16 +8,20 @@ selection leaves out have S = 0 under ``stored`` and are then not rolled back at
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.geometry import sketch_error
 from fedcrab.history import History
-from fedcrab.influence import Influence, counted_rounds, influence
+from fedcrab.influence import Influence, evidence_of
 from fedcrab.types import ClientId, natural
+from fedcrab.vectors import Matrix64
 
 EVIDENCE = ("all", "stored")
 RULES = ("prefix", "last")
@@ -83,11 +87,10 @@ def plan(
     A larger ``beta`` tolerates more poison: 0 rolls back to the last model that no attacker has touched.
     """
     bad = _check(history, malicious, beta, evidence, rule)
-    counted = counted_rounds(history, evidence)
-    found = {c.entry.index: influence(c, bad) for c in counted}
+    found = evidence_of(history, evidence).influence(bad)
     candidates = history.kept or (0,)
-    sensitivity = _sums_before(candidates, {t: i.sensitivity for t, i in found.items()})
-    threshold = [beta * total for total in _sums_before(candidates, {t: i.honest for t, i in found.items()})]
+    sensitivity = _sums_before(candidates, found.rounds, found.sensitivity)
+    threshold = [beta * total for total in _sums_before(candidates, found.rounds, found.honest)]
     index = _decide(sensitivity, threshold, rule)
     replay = _replay(history, candidates[index:], bad)
     return Plan(
@@ -103,7 +106,7 @@ def plan(
         model=history.rounds[candidates[index]].start,
         replay=replay,
         cost=_cost(history, replay, bad),
-        shares=_shares(bad, found),
+        shares=_shares(found),
         warnings=tuple(_warnings(history, bad, evidence, index, candidates, replay)),
     )
 
@@ -143,16 +146,10 @@ def _names(clients: Collection[ClientId]) -> str:
     return ", ".join(sorted(clients, key=natural))
 
 
-def _sums_before(candidates: Sequence[int], values: Mapping[int, float]) -> list[float]:
+def _sums_before(candidates: Sequence[int], rounds: Sequence[int], values: Matrix64) -> list[float]:
     """For each candidate the sum over the rounds strictly before it."""
-    sums, total, rounds = [], 0.0, sorted(values)
-    at = 0
-    for candidate in candidates:
-        while at < len(rounds) and rounds[at] < candidate:
-            total += values[rounds[at]]
-            at += 1
-        sums.append(total)
-    return sums
+    totals = [0.0, *np.cumsum(values).tolist()]
+    return [totals[bisect_left(rounds, candidate)] for candidate in candidates]
 
 
 def _decide(sensitivity: Sequence[float], threshold: Sequence[float], rule: str) -> int:
@@ -188,11 +185,10 @@ def _cost(
     }
 
 
-def _shares(bad: Collection[ClientId], found: Mapping[int, Influence]) -> dict[ClientId, float]:
+def _shares(found: Influence) -> dict[ClientId, float]:
     """Each malicious client's part of the whole sensitivity, as a share of it."""
-    total = sum(i.sensitivity for i in found.values())
-    parts = {c: sum(i.parts.get(c, 0.0) for i in found.values()) for c in sorted(bad)}
-    return {c: part / total if total > 0 else 0.0 for c, part in parts.items()}
+    total = float(found.sensitivity.sum())
+    return {c: part / total if total > 0 else 0.0 for c, part in found.parts.items()}
 
 
 def _warnings(

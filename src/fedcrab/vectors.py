@@ -1,18 +1,25 @@
-"""Sums over long vectors: float64, in a fixed order, a small block at a time.
-
-Identical rows give identical results whatever their place in the matrix, so that ties are ties.
-"""
+"""Sums over long vectors: float64, in a fixed order, a small block at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 2**15  # numbers in a block: small enough for the cache, and for nobody to notice the memory
+BLOCK = 2**16  # numbers looked at together: they stay in the cache
+PRODUCT = 2**14  # numbers multiplied together: BLAS starts no threads for so few, and needs none
 
 Matrix64 = NDArray[np.float64]
+
+
+class Sliced(Protocol):
+    """A long vector of float64 numbers, in memory or on disk, of which one asks for a piece."""
+
+    def __getitem__(self, part: slice, /) -> Matrix64:
+        """The numbers of this piece."""
+        ...
 
 
 def stretches(trained: Sequence[slice], rows: int) -> Iterator[slice]:
@@ -23,9 +30,12 @@ def stretches(trained: Sequence[slice], rows: int) -> Iterator[slice]:
             yield slice(start, min(start + width, stretch.stop))
 
 
-def row_dots(block: Matrix64, other: Matrix64) -> Matrix64:
-    """⟨row, other⟩ for every row; ``other`` is one vector or as many rows."""
-    return np.asarray(np.einsum("ij,ij->i", block, np.broadcast_to(other, block.shape)))
+def add_products(gram: Matrix64, block: Matrix64) -> None:
+    """Gram += block·blockᵀ, a few columns at a time."""
+    width = max(64, PRODUCT // len(block))
+    for start in range(0, block.shape[1], width):
+        columns = block[:, start : start + width]
+        gram += columns @ columns.T
 
 
 def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -> float:
@@ -37,11 +47,26 @@ def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -
     return float(np.sqrt(total))
 
 
-def weighted_mean(vectors: NDArray[np.float32], weights: Matrix64, trained: Sequence[slice]) -> Matrix64:
-    """Σ p_c·u_c over the rows with p = weights / Σ weights; zero outside the trained coordinates."""
-    mean = np.zeros(vectors.shape[1])
-    if len(vectors):
-        shares = weights / weights.sum()
-        for part in stretches(trained, len(vectors)):
-            mean[part] = shares @ vectors[:, part].astype(np.float64)
-    return mean
+def weighted_mean(
+    vectors: NDArray[np.float32], weights: Matrix64, trained: Sequence[slice]
+) -> Iterator[Matrix64]:
+    """Σ p_c·u_c with p = weights / Σ weights, piece by piece; zero outside the trained coordinates."""
+    rows = np.flatnonzero(weights)
+    shares = weights[rows] / weights.sum() if len(rows) else weights[rows]
+    done = 0
+    for part in stretches(trained, len(vectors)):
+        yield from _zeros(part.start - done)
+        yield np.asarray(shares @ vectors[rows, part].astype(np.float64))
+        done = part.stop
+    yield from _zeros(vectors.shape[1] - done)
+
+
+def _zeros(count: int) -> Iterator[Matrix64]:
+    for start in range(0, count, BLOCK):
+        yield np.zeros(min(BLOCK, count - start))
+
+
+def is_finite(vector: NDArray[np.floating]) -> bool:
+    """Whether every number is finite, looked at block by block."""
+    blocks = range(0, len(vector), BLOCK)
+    return all(bool(np.isfinite(vector[start : start + BLOCK]).all()) for start in blocks)

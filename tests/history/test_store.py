@@ -116,6 +116,17 @@ def test_a_hostile_update_is_left_out_and_written_down(tmp_path: Path) -> None:
     assert entry.rejected == (early, Rejection("b", "the update has values that are not finite"))
 
 
+def test_equal_updates_tie_wherever_they_stand(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    model = np.zeros(9973, np.float32)
+    clients = tuple(f"{i:02}" for i in range(37))
+    updates = Updates(clients, np.tile(rng.normal(size=9973).astype(np.float32), (37, 1)), np.ones(37))
+    with History.create(tmp_path / "h", model, initial_loss=1.0) as history:
+        history.record(Round(0, model, updates, rng.normal(size=9973).astype(np.float32), 1.0, 0.1))
+    assert len(set(history.rounds[0].cosines.tolist())) == 1
+    assert history.rounds[0].selected.tolist() == [True] * 26 + [False] * 11
+
+
 def test_a_round_without_a_usable_answer_leaves_the_model_as_it_is(tmp_path: Path) -> None:
     model = np.ones(2, np.float32)
     updates = Updates(("a",), np.full((1, 2), np.nan, np.float32), np.ones(1))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import dataclass
 from math import isfinite
+from typing import Literal
 
 from fedcrab.errors import DamagedError
 from fedcrab.history.entries import (
@@ -17,6 +19,20 @@ from fedcrab.history.entries import (
     describe,
     link,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a snapshot is."""
+
+    kind: Literal["model", "mean", "updates"]
+    round: int
+
+    def __str__(self) -> str:
+        """For people."""
+        if self.kind == "model":
+            return f"the model before round {self.round}"
+        return f"the {'mean update' if self.kind == 'mean' else 'updates'} of round {self.round}"
 
 
 class Contents:
@@ -127,19 +143,17 @@ class Contents:
         at = bisect_left(self.windows, round, key=lambda window: window.last)
         return at if at < len(self.windows) else None
 
-    def needed(self) -> dict[str, str]:
-        """The snapshots that must be there, each with what it is."""
-        files = {self.charter.initial_model: "the initial model"}
+    def needed(self) -> dict[str, Need]:
+        """The snapshots that must be there, by their hashes, each with what it is."""
+        files = {self.charter.initial_model: Need("model", 0)}
         if self.rounds:
-            files[self.rounds[-1].after] = "the model after the last round"
+            files[self.rounds[-1].after] = Need("model", len(self.rounds))
         for entry in self._undecided_or_kept():
-            files[entry.start] = f"the model before round {entry.index}"
+            files[entry.start] = Need("model", entry.index)
             if entry.updates:
-                files[entry.updates] = f"the updates of round {entry.index}"
+                files[entry.updates] = Need("updates", entry.index)
         for index in () if self.closed else self.references:
-            mean = self.rounds[index].mean
-            if mean:
-                files[mean] = f"the mean update of round {index}"
+            files[self.rounds[index].mean] = Need("mean", index)
         return files
 
     def _undecided_or_kept(self) -> Iterable[RoundEntry]:

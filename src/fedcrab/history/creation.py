@@ -20,6 +20,7 @@ from fedcrab.history.ledger import Ledger
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.types import Vector
+from fedcrab.vectors import is_finite
 
 
 def create(path: Path, charter: Charter, initial_model: Vector) -> None:
@@ -37,7 +38,7 @@ def create(path: Path, charter: Charter, initial_model: Vector) -> None:
 
 def _check(charter: Charter, model: Vector) -> None:
     size = charter.layout.size
-    if np.shape(model) != (size,) or model.dtype != np.float32 or not np.isfinite(model).all():
+    if np.shape(model) != (size,) or model.dtype != np.float32 or not is_finite(model):
         raise ConfigError(f"the initial model must be {size} finite float32 numbers")
     for name, value in (("gram_limit", charter.gram_limit), ("sketch_size", charter.sketch_size)):
         if not isinstance(value, int) or value < 1:

@@ -8,11 +8,13 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from fedcrab.errors import DamagedError, HistoryError
 
 Part = bytes | memoryview
+_COUNTER = count()
 TEMPORARY = ".tmp"  # the ending of a file that has not got its name yet
 
 
@@ -38,7 +40,7 @@ def write_addressed(directory: Path, parts: Iterable[Part], *, ending: str) -> s
 
     The name is durable only after :func:`sync_directory`, so that several files can share one.
     """
-    temporary = directory / f".new{TEMPORARY}"
+    temporary = directory / f".new-{next(_COUNTER)}{TEMPORARY}"
     return _write_then_name(temporary, parts, lambda digest: directory / (digest + ending))
 
 

@@ -75,7 +75,7 @@ class RoundEntry:
     divergence: float
     start: str  # the hash of M_t
     after: str  # the hash of M_{t+1}
-    mean: str | None  # the hash of Ḡ_t, which later rounds are compared with while the window is open
+    mean: str  # the hash of Ḡ_t, which later rounds are compared with while the window is open
     updates: str | None  # the hash of the update vectors, where the selection keeps them
     clients: tuple[ClientId, ...]
     examples: NDArray[np.float64]

@@ -19,8 +19,8 @@ from fedcrab.history.entries import Closing, Entry, RoundEntry, WindowEntry
 SCHEMA = (
     "CREATE TABLE charter (entry INTEGER PRIMARY KEY, settings TEXT NOT NULL, hash TEXT NOT NULL)",
     "CREATE TABLE rounds (entry INTEGER PRIMARY KEY, round INTEGER NOT NULL, loss REAL, divergence REAL, "
-    "start TEXT NOT NULL, after TEXT NOT NULL, mean TEXT, updates TEXT, compared_with TEXT NOT NULL, "
-    "sketched INTEGER NOT NULL, coordinates BLOB NOT NULL, hash TEXT NOT NULL)",
+    "start TEXT NOT NULL, after TEXT NOT NULL, mean TEXT NOT NULL, updates TEXT, "
+    "compared_with TEXT NOT NULL, sketched INTEGER NOT NULL, coordinates BLOB NOT NULL, hash TEXT NOT NULL)",
     "CREATE TABLE clients (round INTEGER NOT NULL, client TEXT NOT NULL, examples REAL NOT NULL, "
     "norm REAL NOT NULL, cosine REAL NOT NULL, selected INTEGER NOT NULL, sha256 TEXT NOT NULL, "
     "PRIMARY KEY (round, client)) WITHOUT ROWID",

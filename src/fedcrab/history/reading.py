@@ -120,7 +120,7 @@ def _round(row: Row, connection: sqlite3.Connection) -> RoundEntry:
         divergence=number(_real_or_null(divergence)),
         start=_hash(start),
         after=_hash(after),
-        mean=None if mean is None else _hash(mean),
+        mean=_hash(mean),
         updates=None if updates is None else _hash(updates),
         clients=clients,
         examples=columns[0],

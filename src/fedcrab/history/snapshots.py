@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from safetensors import SafetensorError, deserialize
 from fedcrab.errors import DamagedError
 from fedcrab.history.disk import TEMPORARY, Part, read_regular, sync_directory, write_addressed
 from fedcrab.types import Layout, Vector
+from fedcrab.vectors import Matrix64, Sliced
 
 ENDING = ".safetensors"
 PIECE = 2**17  # numbers written at a time
@@ -57,6 +59,19 @@ class Snapshots:
         return self._put(
             _header({name: array.shape}, dtype), _pieces(np.ascontiguousarray(array).reshape(-1))
         )
+
+    def put_vector(self, name: str, size: int, pieces: Iterable[Matrix64]) -> str:
+        """Write a vector of float64 numbers as its pieces come; gives its hash."""
+        return self._put(_header({name: (size,)}, "F64"), (piece.data.cast("B") for piece in pieces))
+
+    @contextmanager
+    def vector(self, digest: str, name: str, size: int) -> Iterator[Sliced]:
+        """What :meth:`put_vector` wrote, to be read a piece at a time; its hash is not checked here."""
+        fd = os.open(self.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield _OnDisk(fd, len(_header({name: (size,)}, "F64")))
+        finally:
+            os.close(fd)
 
     def _put(self, header: bytes, data: Iterable[Part]) -> str:
         return write_addressed(self.directory, _after(header, data), ending=ENDING)
@@ -128,6 +143,15 @@ class Snapshots:
     def _discard(self, path: Path) -> None:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+class _OnDisk:
+    def __init__(self, fd: int, start: int) -> None:
+        self._fd, self._start = fd, start
+
+    def __getitem__(self, part: slice, /) -> Matrix64:
+        content = os.pread(self._fd, 8 * (part.stop - part.start), self._start + 8 * part.start)
+        return np.frombuffer(content, "<f8")
 
 
 def _header(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedcrab.errors import DamagedError, HistoryError
-from fedcrab.history.contents import Contents, audit
+from fedcrab.history.contents import Contents, Need, audit
 from fedcrab.history.reading import read_entries
 from fedcrab.history.seal import HEAD, LEDGER, SNAPSHOTS, Head
 from fedcrab.history.snapshots import Snapshots
@@ -70,21 +70,24 @@ def _tail_problems(path: Path, contents: Contents, head: Head) -> list[str]:
 
 
 def _snapshot_problems(directory: Path, contents: Contents) -> list[str]:
-    snapshots, layout = Snapshots(directory / SNAPSHOTS), contents.charter.layout
-    problems = []
-    for digest, what in contents.needed().items():
+    snapshots, problems = Snapshots(directory / SNAPSHOTS), []
+    for digest, need in contents.needed().items():
         try:
-            if what.startswith("the mean"):
-                snapshots.array(digest, "mean", (layout.size,), "F64")
-            elif what.startswith("the updates"):
-                index = int(what.rsplit(" ", 1)[1])
-                rows = len(contents.rounds[index].clients)
-                snapshots.array(digest, "updates", (rows, layout.size), "F32")
-            else:
-                snapshots.model(digest, layout)
+            _check_snapshot(snapshots, digest, need, contents)
         except DamagedError as error:
-            problems.append(f"{error} ({what})")
+            problems.append(f"{error} ({need})")
     return problems
+
+
+def _check_snapshot(snapshots: Snapshots, digest: str, need: Need, contents: Contents) -> None:
+    layout = contents.charter.layout
+    if need.kind == "mean":
+        snapshots.array(digest, "mean", (layout.size,), "F64")
+    elif need.kind == "updates":
+        rows = len(contents.rounds[need.round].clients)
+        snapshots.array(digest, "updates", (rows, layout.size), "F32")
+    else:
+        snapshots.model(digest, layout)
 
 
 def _strangers(directory: Path, contents: Contents) -> list[str]:

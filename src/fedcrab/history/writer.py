@@ -5,15 +5,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
 from fedcrab.admission import screen
-from fedcrab.errors import HistoryError, RecordError
+from fedcrab.errors import DamagedError, HistoryError, RecordError
 from fedcrab.geometry import Measures, measure, measure_sketched
 from fedcrab.history.contents import Contents
 from fedcrab.history.disk import explained, hash_regular
@@ -23,7 +24,7 @@ from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.verification import load
 from fedcrab.types import Rejection, Round, Updates, Vector
-from fedcrab.vectors import Matrix64, weighted_mean
+from fedcrab.vectors import Sliced, is_finite, weighted_mean
 
 
 class Lock:
@@ -52,6 +53,7 @@ class Writer:
         self.snapshots = Snapshots(directory / SNAPSHOTS)
         self._lock = Lock(directory)
         self._ledger: Ledger | None = None
+        self._beside = ThreadPoolExecutor(1)
         try:
             self._start()
             if self.contents.closed:
@@ -72,14 +74,14 @@ class Writer:
             ledger.checkpoint()
             self._write_head()
             self.snapshots.keep_only(self.contents.needed())
-        self._means = (
-            {} if self.contents.closed else {t: self._load_mean(t) for t in self.contents.references}
-        )
+            self._check_means()
         self._ledger = ledger
 
-    def _load_mean(self, round: int) -> Matrix64:
-        shape = (self.contents.charter.layout.size,)
-        return np.asarray(self.snapshots.array(self.contents.rounds[round].mean or "", "mean", shape, "F64"))
+    def _check_means(self) -> None:
+        """The means that coming rounds are compared with are read piece by piece: check them whole here."""
+        for digest, need in self.contents.needed().items():
+            if need.kind == "mean" and hash_regular(self.snapshots.path(digest)) != digest:
+                raise DamagedError(f"{self.snapshots.path(digest)}: sha256 differs ({need})")
 
     def _write_head(self, ledger: str | None = None) -> None:
         Head(self.contents.entries, self.contents.head, ledger).write(self.directory)
@@ -92,11 +94,10 @@ class Writer:
         if round.index == len(self.contents.rounds) - 1:
             return self._check_same(round, updates)
         with explained(f"{self.directory}: round {round.index} is not recorded"):
-            entry, mean = self._enter(round, updates, rejected)
+            entry = self._enter(round, updates, rejected)
             self.snapshots.settle()
             staged = self.contents.extended(entry)
             decision = [staged.decide()] if staged.window_is_full() else []
-            self._means[round.index] = mean
             self._commit(entry, *decision)
         return None
 
@@ -105,39 +106,43 @@ class Writer:
         if last.clients != updates.clients or last.digests != _digests(updates):
             raise RecordError(f"round {round.index} is recorded already, with other updates")
 
-    def _enter(
-        self, round: Round, updates: Updates, rejected: tuple[Rejection, ...]
-    ) -> tuple[RoundEntry, Matrix64]:
+    def _enter(self, round: Round, updates: Updates, rejected: tuple[Rejection, ...]) -> RoundEntry:
         """Write the snapshots of a round and measure it; nothing points to them yet."""
         charter = self.contents.charter
-        start = self._put_start(round.start)
-        after = self.snapshots.put_model(
-            charter.layout, round.start, round.aggregate if updates.clients else None
-        )
-        vectors = charter.selection.keeps_updates(round.index)
-        stored = self.snapshots.put_array("updates", updates.vectors) if vectors else None
+        written = self._beside.submit(self._put_snapshots, round, updates)  # on another core,
+        digests = self._beside.submit(_digests, updates)  # while this one measures
         measures = self._measure(round, updates)
-        selected = np.array(charter.selection.select(measures.cosines.tolist()), bool)
+        start, after, stored = written.result()
+        cosines = measures.cosines[_first_alike(digests.result())]
+        selected = np.array(charter.selection.select(cosines.tolist()), bool)
         mean = weighted_mean(updates.vectors, updates.weights * selected, charter.layout.trained())
-        entry = RoundEntry(
+        return RoundEntry(
             index=round.index,
             loss=float(round.loss),
             divergence=float(round.divergence),
             start=start,
             after=after,
-            mean=self.snapshots.put_array("mean", mean),
+            mean=self.snapshots.put_vector("mean", charter.layout.size, mean),
             updates=stored,
             clients=updates.clients,
             examples=updates.weights,
             norms=measures.norms,
-            cosines=measures.cosines,
+            cosines=cosines,
             selected=selected,
-            digests=_digests(updates),
+            digests=digests.result(),
             references=self.contents.references,
             coordinates=measures.coordinates,
             rejected=(*round.rejected, *rejected),
         )
-        return entry, mean
+
+    def _put_snapshots(self, round: Round, updates: Updates) -> tuple[str, str, str | None]:
+        """Write the models before and after the round, and the updates where they are kept."""
+        charter = self.contents.charter
+        start = self._put_start(round.start)
+        step = round.aggregate if updates.clients else None  # nobody answered: the model stays
+        after = self.snapshots.put_model(charter.layout, round.start, step)
+        keeps = charter.selection.keeps_updates(round.index)
+        return start, after, self.snapshots.put_array("updates", updates.vectors) if keeps else None
 
     def _put_start(self, start: Vector) -> str:
         """The hash of M_t, which the round before has left on the disk unless the model was changed since."""
@@ -153,11 +158,16 @@ class Writer:
 
     def _measure(self, round: Round, updates: Updates) -> Measures:
         charter = self.contents.charter
-        means = [self._means[t] for t in self.contents.references]
-        points = updates.vectors, round.aggregate, means, charter.layout.trained()
-        if len(updates.clients) <= charter.gram_limit:
-            return measure(*points)
-        return measure_sketched(*points, size=charter.sketch_size, seed=charter.seed, round=round.index)
+        with ExitStack() as stack:
+            means = [stack.enter_context(self._mean(t)) for t in self.contents.references]
+            points = updates.vectors, round.aggregate, means, charter.layout.trained()
+            if len(updates.clients) <= charter.gram_limit:
+                return measure(*points)
+            return measure_sketched(*points, size=charter.sketch_size, seed=charter.seed, round=round.index)
+
+    def _mean(self, round: int) -> AbstractContextManager[Sliced]:
+        digest, size = self.contents.rounds[round].mean, self.contents.charter.layout.size
+        return self.snapshots.vector(digest, "mean", size)
 
     def _commit(self, *entries: Entry) -> None:
         """Make entries part of the history: all of them or none."""
@@ -172,7 +182,6 @@ class Writer:
         except BaseException:
             self._let_go()
             raise
-        self._means = {t: self._means[t] for t in contents.references}
         self.snapshots.drop(_files(previous, entries) - contents.needed().keys())
 
     def _open_ledger(self) -> Ledger:
@@ -214,6 +223,7 @@ class Writer:
     def release(self) -> None:
         """Stop writing; the history stays open for a later writer."""
         self._let_go()
+        self._beside.shutdown()
         self._lock.release()
 
 
@@ -228,6 +238,12 @@ def _digests(updates: Updates) -> tuple[str, ...]:
     return tuple(hashlib.sha256(np.ascontiguousarray(row, "<f4").data).hexdigest() for row in updates.vectors)
 
 
+def _first_alike(digests: Sequence[str]) -> list[int]:
+    """For each update the first that is equal to it: equal updates tie, however a matrix product rounds."""
+    first: dict[str, int] = {}
+    return [first.setdefault(digest, place) for place, digest in enumerate(digests)]
+
+
 def _check_round(round: Round, charter: Charter, expected: int) -> None:
     """The server's own part of a round is sound; what is not is a mistake in the caller's code."""
     if round.index not in (expected, expected - 1) or round.index < 0:
@@ -238,7 +254,7 @@ def _check_round(round: Round, charter: Charter, expected: int) -> None:
                 f"round {round.index}: {name} must be {charter.layout.size} float32 numbers, "
                 f"got {getattr(vector, 'dtype', type(vector).__name__)} of shape {np.shape(vector)}"
             )
-        if not np.isfinite(vector).all():
+        if not is_finite(vector):
             raise RecordError(
                 f"round {round.index}: {name} is not finite; pass what clients send through fedcrab.admit "
                 "before aggregating"
