@@ -105,6 +105,7 @@ class Trial:
         self.faults = Faults()
         self.directory = directory.resolve()
         self.selection = selection
+        self.faults.watch(self.directory)  # all that is forced to the disk here is free
         self.undisturbed = Undisturbed.of(self.directory, selection)
 
     def count(self) -> int:
