@@ -45,10 +45,14 @@ def _connect(path: Path, sealed: bool) -> sqlite3.Connection:
     pending = wal.stat().st_size if wal.exists() else 0
     mode = "mode=ro&immutable=1" if sealed else "mode=ro"
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
-    size = min(path.stat().st_size + pending, 2**31 - 1)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, 2**16))
-    for pragma in ("query_only=ON", "trusted_schema=OFF", "cell_size_check=ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        size = min(path.stat().st_size + pending, 2**31 - 1)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, 2**16))
+        for pragma in ("query_only=ON", "trusted_schema=OFF", "cell_size_check=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

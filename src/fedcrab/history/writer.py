@@ -67,15 +67,17 @@ class Writer:
     def _start(self) -> None:
         """Take up what is on the disk, which is all that counts, and clear away what is half done."""
         self.contents: Contents = load(self.directory)
-        with explained(str(self.directory)):
-            ledger = Ledger(self.directory / LEDGER)
-            ledger.checkpoint()
-            self._write_head()
-            self.snapshots.keep_only(self.contents.needed())
-        self._means = (
-            {} if self.contents.closed else {t: self._load_mean(t) for t in self.contents.references}
-        )
-        self._ledger = ledger
+        self._ledger = Ledger(self.directory / LEDGER)
+        try:
+            with explained(str(self.directory)):
+                self._ledger.checkpoint()
+                self._write_head()
+                self.snapshots.keep_only(self.contents.needed())
+            references = () if self.contents.closed else self.contents.references
+            self._means = {t: self._load_mean(t) for t in references}
+        except BaseException:
+            self._let_go()
+            raise
 
     def _load_mean(self, round: int) -> Matrix64:
         shape = (self.contents.charter.layout.size,)
