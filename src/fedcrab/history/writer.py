@@ -16,7 +16,7 @@ from fedcrab.admission import screen
 from fedcrab.errors import HistoryError, RecordError
 from fedcrab.geometry import Measures, measure, measure_sketched
 from fedcrab.history.contents import Contents
-from fedcrab.history.disk import explained, hash_regular
+from fedcrab.history.disk import explained, hash_regular, sync_directory
 from fedcrab.history.entries import Charter, Closing, Entry, RoundEntry
 from fedcrab.history.ledger import Ledger
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
@@ -53,6 +53,8 @@ class Writer:
         self._lock = Lock(directory)
         self._ledger: Ledger | None = None
         try:
+            with explained(f"{directory}: its name is not safe on the disk"):
+                sync_directory(directory.absolute().parent)
             self._start()
             if self.contents.closed:
                 self._seal()
