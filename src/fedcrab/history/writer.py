@@ -57,7 +57,8 @@ class Writer:
                 sync_directory(directory.absolute().parent)
             self._start()
             if self.contents.closed:
-                self._seal()
+                with explained(f"{directory}: not sealed"):
+                    self._seal()
                 self._refuse()
         except BaseException:
             self.release()
@@ -209,6 +210,7 @@ class Writer:
         """From here on not a byte changes."""
         try:
             self.snapshots.keep_only(self.contents.needed())
+            self.snapshots.settle()
             if self._ledger is not None:
                 self._ledger.checkpoint()
         finally:
