@@ -5,6 +5,7 @@ Run as a process of its own; reads one JSON request, prints one JSON answer.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,14 +13,15 @@ import signal
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from fedcrab import HistoryError
 
 from torture import recording
-from torture.faults import ERRORS, Faults, Mode
+from torture.faults import ERRORS, Faults, Kind, Mode, Operation, read_log
+from torture.power import Disk
 from torture.recording import CLOSED, CREATED, Undisturbed
 
 PATIENCE = 3  # attempts under a lasting fault before its cause goes away
@@ -57,6 +59,13 @@ def record_stubbornly(path: Path, selection: str, stubborn: Stubborn, tell: Call
 def record_until_error(path: Path, selection: str, tell: Callable[[int], None]) -> None:
     try:
         recording.record(path, selection, tell)
+    except HistoryError:
+        return
+
+
+def go_on_until_error(path: Path, selection: str) -> None:
+    try:
+        recording.go_on(path, selection)
     except HistoryError:
         return
 
@@ -126,13 +135,13 @@ class Trial:
     def _path(self) -> Path:
         return self._site / "runs" / "history"
 
-    def points(self, name: str, points: list[int]) -> Iterator[dict[str, Any]]:
+    def points(self, fault: str, error: str, points: list[int]) -> Iterator[dict[str, Any]]:
         """Each point's problems under the named fault."""
         for n in points:
             shutil.rmtree(self._site, ignore_errors=True)
             self._site.mkdir()
-            child, problems = getattr(self, "_" + name.partition(":")[0])(n, ERRORS.get(name.partition(":")[2], 0))
-            yield {"point": n, "problems": problems, "hit": child}
+            hit, problems = getattr(self, f"_{fault}")(n, ERRORS.get(error, 0))
+            yield {"point": n, "problems": problems, "hit": hit}
         shutil.rmtree(self._site, ignore_errors=True)
 
     def _kill(self, n: int, _error: int, mode: Mode = Mode.KILL) -> tuple[bool, list[str]]:
@@ -174,15 +183,59 @@ class Trial:
     def _short(self, n: int, error: int) -> tuple[bool, list[str]]:
         return self._once(n, error, Mode.SHORT)
 
-    def _resumed(self, n: int, error: int) -> tuple[bool, list[str]]:
-        """Killed at n; then everything fails once while the recording is taken up, at one point each."""
-        raise NotImplementedError
+    def _resume(self, n: int, error: int) -> tuple[bool, list[str]]:
+        """Killed at n; then an operation fails while the recording is taken up, which ends that process."""
+        first = Child(lambda tell: self._watched(Mode.KILL, n, 0, recording.record, tell) and None)
+        fault = (Mode.LASTING, 1 + n * 7 % 60, error)
+        again = Child(lambda _tell: self._watched(*fault, go_on_until_error) and None)
+        problems = [again.said] if again.failed else []
+        return first.killed, problems + self._checked(first)
 
     def _checked(self, child: Child) -> list[str]:
-        if child.failed:
-            return [child.said]
-        look = Child(lambda _tell: json.dumps(self.undisturbed.problems(self._path, child.told)))
+        return [child.said] if child.failed else self._look(child.told)
+
+    def _look(self, told: list[int]) -> list[str]:
+        look = Child(lambda _tell: json.dumps(self.undisturbed.problems(self._path, told)))
         return [look.said] if look.failed else list(json.loads(look.said))
+
+    def operations(self, mode: Mode, n: int, error: int) -> list[Operation]:
+        """The log of a recording that is told to try again whenever it fails."""
+        shutil.rmtree(self._site, ignore_errors=True)
+        self._site.mkdir()
+        log = self.directory / "log"
+        stubborn = Stubborn(self.faults, mode is Mode.LASTING)
+        with log.open("wb") as file:
+
+            def work(_tell: Callable[[int], None]) -> None:
+                self.faults.log(file.fileno())
+                self._watched(mode, n, error, record_stubbornly, stubborn, self.faults.mark)
+
+            child = Child(work)
+        assert not child.failed, child.said
+        return list(read_log(log.read_bytes()))
+
+    def power_losses(
+        self, operations: list[Operation], loss: str, points: Collection[int]
+    ) -> Iterator[dict[str, Any]]:
+        """The power goes after each of these operations; a state that was looked at is not looked at again."""
+        disk, told, known = Disk(self._site), [], set()
+        for n, operation in enumerate(operations):
+            disk.apply(operation)
+            told += [operation.offset] if operation.kind is Kind.MARK else []
+            if n in points:
+                shutil.rmtree(self._site, ignore_errors=True)
+                disk.after_power_loss(self._site, loss, seed=n)
+                state = _digest(self._site), len(told)
+                problems = [] if state in known else self._look(told)
+                yield {"point": n, "problems": problems, "hit": state not in known}
+                known.add(state)
+
+
+def _digest(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*")):
+        digest.update(f"{path}\0".encode() + (path.read_bytes() if path.is_file() else b""))
+    return digest.hexdigest()
 
 
 def _is_clear(message: str, site: Path) -> bool:
@@ -193,10 +246,38 @@ def _is_clear(message: str, site: Path) -> bool:
 def main() -> None:
     request = json.load(sys.stdin)
     trial = Trial(Path(request["directory"]), request["selection"])
+    fault, _, detail = request["fault"].partition(":")
+    answer = POWER[fault](trial, detail, request) if fault in POWER else faulted(trial, fault, detail, request)
+    print(json.dumps(answer))
+
+
+def _strided(total: int, request: dict[str, Any]) -> list[int]:
+    return [n for n in range(1, total + 1) if n % request["stride"] == request["offset"] % request["stride"]]
+
+
+def faulted(trial: Trial, fault: str, detail: str, request: dict[str, Any]) -> dict[str, Any]:
     total = trial.count()
-    points = [n for n in range(1, total + 1) if n % request["stride"] == request["offset"] % request["stride"]]
-    found = list(trial.points(request["fault"], points))
-    print(json.dumps({"operations": total, "points": found}))
+    return {"operations": total, "points": list(trial.points(fault, detail, _strided(total, request)))}
+
+
+def power(trial: Trial, loss: str, request: dict[str, Any]) -> dict[str, Any]:
+    operations = trial.operations(Mode.NONE, 0, 0)
+    points = set(_strided(len(operations), request))
+    return {"operations": len(operations), "points": list(trial.power_losses(operations, loss, points))}
+
+
+def power_after_error(trial: Trial, loss: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Forcing something to the disk fails for a while, what was not forced is forgotten; then the power goes."""
+    total, found = trial.count(), []
+    for n in _strided(total, request):
+        operations = trial.operations(Mode.LASTING, n, ERRORS["EIO"])
+        first = next((i for i, o in enumerate(operations) if o.error), len(operations))
+        points = set(range(first, min(first + 120, len(operations))))
+        found += [{**p, "point": [n, p["point"]]} for p in trial.power_losses(operations, loss, points)]
+    return {"operations": total, "points": found}
+
+
+POWER = {"power": power, "power-after-error": power_after_error}
 
 
 if __name__ == "__main__":
