@@ -13,27 +13,42 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcrab.errors import ConfigError, HistoryError
-from fedcrab.history.disk import explained, sync_directory
+from fedcrab.errors import ConfigError, DamagedError, HistoryError
+from fedcrab.history.disk import explained, make_directory
 from fedcrab.history.entries import GENESIS, Charter, link
 from fedcrab.history.ledger import Ledger
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
 from fedcrab.history.snapshots import Snapshots
+from fedcrab.history.verification import load
 from fedcrab.types import Vector
 from fedcrab.vectors import is_finite
 
 
 def create(path: Path, charter: Charter, initial_model: Vector) -> None:
-    """Lay a new history down at ``path``, whole or not at all."""
+    """Lay a new history down at ``path``, whole or not at all. The name is durable once it is resumed."""
     _check(charter, initial_model)
     with explained(f"{path}: not created"):
         if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+            if _is_left_over(path, charter, initial_model):
+                return
             raise HistoryError(f"{path}: there is something already; choose another place, or resume it")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         with _building_site(path) as site:
             _build(site, charter, initial_model)
             site.rename(path)
-            sync_directory(path.parent)
+
+
+def _is_left_over(path: Path, charter: Charter, initial_model: Vector) -> bool:
+    """Whether this is what the same call left when it failed after the move: ours, and no round in it."""
+    if path.is_symlink() or not (path / LEDGER).is_file():
+        return False
+    try:
+        found = load(path)
+    except DamagedError:
+        return False
+    model = Snapshots(path / SNAPSHOTS).hash_of(charter.layout, initial_model)
+    wanted = replace(charter, initial_model=model, seed=found.charter.seed)
+    return found.entries == 1 and wanted.facts() == found.charter.facts()
 
 
 def _check(charter: Charter, model: Vector) -> None:

@@ -78,6 +78,14 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory, and those above it that are missing, each name forced to the disk."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
 def read_regular(path: Path, *, limit: int) -> bytes:
     """The content of a plain file of at most ``limit`` bytes; no link is followed."""
     try:

@@ -41,7 +41,11 @@ class Ledger:
         self.path = path
         with self._explained():
             self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-            self._prepare()
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
 
     def _prepare(self) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "trusted_schema=OFF"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.errors import DamagedError, FedcrabError
+from fedcrab.errors import DamagedError, FedcrabError, HistoryError
 from fedcrab.geometry import Coordinates
 from fedcrab.history.entries import FORMAT, Charter, Closing, Entry, RoundEntry, WindowEntry, number
 from fedcrab.history.ledger import APPLICATION, SCHEMA
@@ -21,6 +21,11 @@ from fedcrab.types import Rejection
 
 Row = tuple[Any, ...]
 Placed = tuple[int, Entry | None, str]  # an entry that makes no sense is None, with the reason for a hash
+# What lies with the machine, not with the file: its memory, its disk, permissions, who else is at work.
+OUTSIDE = {
+    *(sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN),
+    *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL),
+}
 
 
 def read_entries(path: Path, *, sealed: bool) -> Iterator[Placed]:
@@ -35,7 +40,13 @@ def read_entries(path: Path, *, sealed: bool) -> Iterator[Placed]:
             for place, table in _places(connection):
                 yield place, *_load(connection, table, place)
             _check_orphans(path, connection)
-    except (sqlite3.Error, OSError) as error:
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in OUTSIDE:
+            raise HistoryError(
+                f"{path}: not readable now ({error}); try again when the cause is gone"
+            ) from error
+        raise DamagedError(f"{path}: not readable as a ledger ({error})") from error
+    except OSError as error:
         raise DamagedError(f"{path}: not readable as a ledger ({error})") from error
 
 
@@ -45,10 +56,14 @@ def _connect(path: Path, sealed: bool) -> sqlite3.Connection:
     pending = wal.stat().st_size if wal.exists() else 0
     mode = "mode=ro&immutable=1" if sealed else "mode=ro"
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
-    size = min(path.stat().st_size + pending, 2**31 - 1)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, 2**16))
-    for pragma in ("query_only=ON", "trusted_schema=OFF", "cell_size_check=ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        size = min(path.stat().st_size + pending, 2**31 - 1)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, 2**16))
+        for pragma in ("query_only=ON", "trusted_schema=OFF", "cell_size_check=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -44,8 +44,9 @@ class History:
         gram_limit: int = 1000,
         sketch_size: int = 256,
     ) -> History:
-        """Begin a history in a new directory; whole when this returns, else not there at all.
+        """Begin a history in a new directory; whole when this returns.
 
+        Where it fails there is nothing, or an empty history that the same call takes up.
         ``aggregation`` is the name of the rule that makes the aggregates. ``seed`` draws the sketches of
         rounds with more than ``gram_limit`` clients; clients must not know it, and the system draws it
         unless it is given.

@@ -26,7 +26,7 @@ def verify(directory: Path) -> list[str]:
     contents, problems = _examine(directory)
     if contents is not None:
         problems += _snapshot_problems(directory, contents)
-        problems += _strangers(directory, contents) if contents.closed else []
+        problems += _strangers(directory, contents) if _is_sealed(directory) else []
     return problems
 
 
@@ -53,6 +53,11 @@ def _examine(directory: Path) -> tuple[Contents | None, list[str]]:
     if contents is not None and not problems:
         problems += _tail_problems(path, contents, head)
     return contents, problems
+
+
+def _is_sealed(directory: Path) -> bool:
+    """Whether the last step of closing was reached; until then unfinished files are no damage."""
+    return Head.read(directory).ledger is not None
 
 
 def _link_problem(path: Path) -> str | None:
@@ -91,7 +96,7 @@ def _check_snapshot(snapshots: Snapshots, digest: str, need: Need, contents: Con
 
 
 def _strangers(directory: Path, contents: Contents) -> list[str]:
-    """Files that a closed history does not account for."""
+    """Files that a sealed history does not account for."""
     snapshots = Snapshots(directory / SNAPSHOTS)
     ours = {directory / LEDGER, directory / HEAD, directory / f"{LEDGER}-shm", snapshots.directory}
     ours |= {snapshots.path(digest) for digest in contents.needed()}

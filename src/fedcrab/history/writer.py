@@ -17,7 +17,7 @@ from fedcrab.admission import screen
 from fedcrab.errors import DamagedError, HistoryError, RecordError
 from fedcrab.geometry import Measures, measure, measure_sketched
 from fedcrab.history.contents import Contents
-from fedcrab.history.disk import explained, hash_regular
+from fedcrab.history.disk import explained, hash_regular, sync_directory
 from fedcrab.history.entries import Charter, Closing, Entry, RoundEntry
 from fedcrab.history.ledger import Ledger
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
@@ -55,9 +55,12 @@ class Writer:
         self._ledger: Ledger | None = None
         self._beside = ThreadPoolExecutor(1)
         try:
+            with explained(f"{directory}: its name is not safe on the disk"):
+                sync_directory(directory.absolute().parent)
             self._start()
             if self.contents.closed:
-                self._seal()
+                with explained(f"{directory}: not sealed"):
+                    self._seal()
                 self._refuse()
         except BaseException:
             self.release()
@@ -69,13 +72,16 @@ class Writer:
     def _start(self) -> None:
         """Take up what is on the disk, which is all that counts, and clear away what is half done."""
         self.contents: Contents = load(self.directory)
-        with explained(str(self.directory)):
-            ledger = Ledger(self.directory / LEDGER)
-            ledger.checkpoint()
-            self._write_head()
-            self.snapshots.keep_only(self.contents.needed())
-            self._check_means()
-        self._ledger = ledger
+        self._ledger = Ledger(self.directory / LEDGER)
+        try:
+            with explained(str(self.directory)):
+                self._ledger.checkpoint()
+                self._write_head()
+                self.snapshots.keep_only(self.contents.needed())
+                self._check_means()
+        except BaseException:
+            self._let_go()
+            raise
 
     def _check_means(self) -> None:
         """The means that coming rounds are compared with are read piece by piece: check them whole here."""
@@ -214,6 +220,7 @@ class Writer:
         """From here on not a byte changes."""
         try:
             self.snapshots.keep_only(self.contents.needed())
+            self.snapshots.settle()
             if self._ledger is not None:
                 self._ledger.checkpoint()
         finally:
