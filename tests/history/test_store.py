@@ -247,7 +247,9 @@ def test_a_mistake_of_the_server_is_an_error(
 
 def test_a_place_that_is_taken_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "h").mkdir()
-    write(tmp_path / "h", training()).release()  # an empty directory is a fine place
+    history = write(tmp_path / "h", training())  # an empty directory is a fine place
+    history.record(training().rounds[0])
+    history.release()
     for place in (tmp_path / "h", tmp_path):
         with pytest.raises(HistoryError, match="there is something already"):
             write(place, training())
