@@ -1,0 +1,1 @@
+"""Every client in one machine: data sets, partitions, models, and a fleet that trains them fast."""
