@@ -41,7 +41,7 @@ def write(parts: Sequence[Tensor], vector: Tensor) -> None:
     if vector.shape != (sum(sizes),):
         raise ConfigError(f"the model has {sum(sizes)} numbers, got a vector of shape {tuple(vector.shape)}")
     with torch.no_grad():
-        for part, values in zip(parts, vector.split(sizes), strict=True):
+        for part, values in zip(parts, torch.split(vector, sizes), strict=True):
             part.copy_(values.view(part.shape))
 
 

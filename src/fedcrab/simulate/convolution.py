@@ -56,8 +56,8 @@ class Descent:
         self._parameters, self._local = parameters, local
         self._velocity: list[Tensor] = []
 
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """w ← w − lr·v with v ← momentum·v + g + decay·w."""
+    def step(self, gradients: tuple[Tensor, ...]) -> None:
+        """Descend: v ← momentum·v + g + decay·w, then w ← w − lr·v."""
         local, parameters = self._local, self._parameters
         if local.weight_decay:
             gradients = torch._foreach_add(gradients, parameters, alpha=local.weight_decay)
@@ -66,7 +66,8 @@ class Descent:
             torch._foreach_add_(self._velocity, gradients)
         elif local.momentum:
             self._velocity = [gradient.clone() for gradient in gradients]
-        torch._foreach_add_(parameters, self._velocity or gradients, alpha=-local.learning_rate)
+        steps = self._velocity or list(gradients)
+        torch._foreach_add_(parameters, steps, alpha=-local.learning_rate)
 
 
 class Convolution:
@@ -84,11 +85,11 @@ class Convolution:
             bridge.write(self._parameters, start)
             descent = Descent([p.detach() for p in self._parameters], self._local)
             for order in orders(self._seed, round, task.client, count=len(task.y), epochs=epochs):
-                for rows in order.split(self._local.batch):
+                for rows in torch.split(order, self._local.batch):
                     x = channels_last(task.x.index_select(0, rows))
                     descent.step(self._gradients(x, task.y.index_select(0, rows)))
             torch.sub(bridge.read(self._parameters), start, out=task.update)
 
-    def _gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor]:
+    def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         loss = nn.functional.cross_entropy(self._module(x), y)
         return torch.autograd.grad(loss, self._parameters)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from io import BufferedReader
 from math import prod
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
         raise ConfigError(f"{path}: cannot be read ({problem}); fetch the file again") from problem
 
 
-def _idx(file: IO[bytes], path: Path, dimensions: int) -> NDArray[np.uint8]:
+def _idx(file: gzip.GzipFile | BufferedReader, path: Path, dimensions: int) -> NDArray[np.uint8]:
     head = file.read(4 + 4 * dimensions)
     if len(head) != 4 + 4 * dimensions or head[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
         raise ConfigError(

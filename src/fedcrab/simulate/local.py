@@ -102,7 +102,7 @@ class PlainLoop:
         bridge.write(self._tensors, start)
         self._optimiser.state.clear()  # velocity is not carried from client to client
         for order in orders(self._seed, round, task.client, count=len(task.y), epochs=epochs):
-            for rows in order.split(self._local.batch):
+            for rows in torch.split(order, self._local.batch):
                 self._step(task.x.index_select(0, rows), task.y.index_select(0, rows))
         torch.sub(bridge.read(self._tensors), start, out=task.update)
 

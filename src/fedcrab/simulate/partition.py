@@ -90,7 +90,7 @@ def _check(labels: Labels, needed: int) -> None:
         raise ConfigError("a partition needs 1 client or more")
     if needed > len(labels):
         raise ConfigError(
-            f"{len(labels)} training examples are too few for {needed} parts of one or more; ask for fewer clients"
+            f"{len(labels)} training examples are too few for {needed} parts; ask for fewer clients"
         )
 
 

@@ -89,7 +89,7 @@ class Stack:
             self._move(clients)
 
     def _forward(self, place: int, inputs: list[Tensor], clients: slice) -> None:
-        """z = x·Wᵀ + b, and ReLU for all but the last."""
+        """Layer: z = x·Wᵀ + b, and ReLU for all but the last."""
         weight, bias, output = self._weights[place][clients].mT, self._biases[place], inputs[place + 1]
         if bias is None:
             torch.bmm(inputs[place], weight, out=output)
@@ -121,7 +121,7 @@ class Stack:
             bias[clients].baddbmm_(self._ones[clients, :, :count], error, beta=keep, alpha=rate)
 
     def _move(self, clients: slice) -> None:
-        """w ← w − lr·v, after v ← v + decay·w."""
+        """Descend along the velocity: v ← v + decay·w, then w ← w − lr·v."""
         models, velocities = self.models[clients], self._velocities[clients]
         if self._local.weight_decay:
             velocities.add_(models, alpha=self._local.weight_decay)
@@ -129,7 +129,7 @@ class Stack:
 
 
 def _view(flat: Tensor, place: int, rows: int, columns: int) -> Tensor:
-    return flat[:, place : place + rows * columns].unflatten(1, (rows, columns))
+    return flat[:, place : place + rows * columns].view(len(flat), rows, columns)
 
 
 def _bias(flat: Tensor, layer: Layer) -> Tensor | None:
