@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcrab.simulate import bridge
+from fedcrab.simulate.descent import Descent
 from fedcrab.simulate.local import LocalTraining, Task, orders
 
 KNOWN = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.Flatten, nn.Linear)
@@ -49,27 +50,6 @@ def channels_last(images: Tensor) -> Tensor:
     return packed.as_strided((n, c, h, w), (h * w * c, 1, w * c, c))
 
 
-class Descent:
-    """SGD over a list of tensors: a few fused calls a step in place of an optimiser object."""
-
-    def __init__(self, parameters: list[Tensor], local: LocalTraining) -> None:
-        self._parameters, self._local = parameters, local
-        self._velocity: list[Tensor] = []
-
-    def step(self, gradients: tuple[Tensor, ...]) -> None:
-        """Descend: v ← momentum·v + g + decay·w, then w ← w − lr·v."""
-        local, parameters = self._local, self._parameters
-        if local.weight_decay:
-            gradients = torch._foreach_add(gradients, parameters, alpha=local.weight_decay)
-        if local.momentum and self._velocity:
-            torch._foreach_mul_(self._velocity, local.momentum)
-            torch._foreach_add_(self._velocity, gradients)
-        elif local.momentum:
-            self._velocity = [gradient.clone() for gradient in gradients]
-        steps = self._velocity or list(gradients)
-        torch._foreach_add_(parameters, steps, alpha=-local.learning_rate)
-
-
 class Convolution:
     """Trains a rewritten CNN; the result is that of the plain loop on the original up to rounding."""
 
@@ -83,7 +63,7 @@ class Convolution:
         """Train every task from ``start`` and write local minus start into its row."""
         for task in tasks:
             bridge.write(self._parameters, start)
-            descent = Descent([p.detach() for p in self._parameters], self._local)
+            descent = Descent(self._parameters, self._local)
             for order in orders(self._seed, round, task.client, count=len(task.y), epochs=epochs):
                 for rows in torch.split(order, self._local.batch):
                     x = channels_last(task.x.index_select(0, rows))

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fedcrab.simulate.convolution import Convolution, rewritten
-from fedcrab.simulate.local import Engine, LocalTraining, PlainLoop
+from fedcrab.simulate.local import Engine, LocalTraining
+from fedcrab.simulate.plain import PlainLoop
 from fedcrab.simulate.stacked import Stacked, layers_of
 
 

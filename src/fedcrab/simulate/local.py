@@ -1,7 +1,7 @@
-"""What a client does in a round: its settings, its batches, and the plain loop that any module can take.
+"""What a client does in a round: its settings, its batches, and what an engine that trains it must do.
 
-Three engines do the same arithmetic: this plain loop, `stacked` for linear layers, `convolution` for
-small CNNs. Each client's result depends on (seed, round, client, start, its examples) alone.
+Three engines do the same arithmetic: `plain` for any module, `stacked` for linear layers, `convolution`
+for small CNNs. Each client's result depends on (seed, round, client, start, its examples) alone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
-from fedcrab.simulate import bridge
 from fedcrab.types import ClientId
 
 
@@ -71,42 +70,3 @@ def orders(seed: int, round: int, client: ClientId, *, count: int, epochs: int) 
     rng = rng_for(seed, "batches", round, client)
     for _ in range(epochs):
         yield torch.from_numpy(rng.permutation(count))
-
-
-class PlainLoop:
-    """Any module, one client after the other, with autograd."""
-
-    together = 1
-
-    def __init__(self, module: nn.Module, local: LocalTraining, *, seed: int) -> None:
-        self._module, self._local, self._seed = module, local, seed
-        self._tensors = list(bridge.tensors(module).values())
-        self._optimiser = torch.optim.SGD(
-            [p for p in module.parameters() if p.requires_grad],
-            lr=local.learning_rate,
-            momentum=local.momentum,
-            weight_decay=local.weight_decay,
-            foreach=True,
-        )
-
-    def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
-        """Train every task from ``start`` and write local minus start into its row."""
-        self._module.train()
-        with torch.random.fork_rng(devices=[]):
-            for task in tasks:
-                self._one(start, task, round, epochs)
-
-    def _one(self, start: Tensor, task: Task, round: int, epochs: int) -> None:
-        draws = rng_for(self._seed, "module", round, task.client)  # for dropout and the like
-        torch.default_generator.manual_seed(int(draws.integers(2**62)))
-        bridge.write(self._tensors, start)
-        self._optimiser.state.clear()  # velocity is not carried from client to client
-        for order in orders(self._seed, round, task.client, count=len(task.y), epochs=epochs):
-            for rows in torch.split(order, self._local.batch):
-                self._step(task.x.index_select(0, rows), task.y.index_select(0, rows))
-        torch.sub(bridge.read(self._tensors), start, out=task.update)
-
-    def _step(self, x: Tensor, y: Tensor) -> None:
-        self._optimiser.zero_grad()
-        torch.autograd.backward(nn.functional.cross_entropy(self._module(x), y))
-        self._optimiser.step()

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedcrab.errors import ConfigError
+from fedcrab.errors import ConfigError, FedcrabError
 
 Build = Callable[[tuple[int, ...], int], nn.Module]
 
@@ -29,7 +29,15 @@ class Architecture:
     def build(self) -> nn.Module:
         """The module, with whatever weights it starts with."""
         function = ARCHITECTURES[self.name] if self.name in ARCHITECTURES else _named(self.name)
-        module = function(self.shape, self.classes)
+        try:
+            module = function(self.shape, self.classes)
+        except FedcrabError:
+            raise
+        except Exception as problem:  # a user's function may raise anything
+            raise ConfigError(
+                f"model {self.name!r} cannot be made for shape {self.shape} and {self.classes} classes: "
+                f"{type(problem).__name__}: {problem}"
+            ) from problem
         if not isinstance(module, nn.Module):
             raise ConfigError(f"model {self.name!r} gave a {type(module).__name__}, not a torch.nn.Module")
         return module

@@ -61,19 +61,16 @@ class _Worker:
         self.known = (self.known | set(fresh)) - set(gone)
 
     def answer(self) -> None:
-        """Take the answer to a job; a problem becomes an error here."""
+        """Take the answer to a job; a problem becomes an error here, and so does no answer."""
         received = receive(self.channel)
         if received is None:
-            raise FedcrabError(
-                "a worker of the simulator ended in the middle of a round, perhaps for want of memory; "
-                "take fewer workers"
-            )
+            raise BrokenPipeError
         if not received[0]["ok"]:
             raise ConfigError(received[0]["problem"])
 
 
 class Workers:
-    """Processes that do jobs; started when first needed, and again after a round that failed or was broken off."""
+    """Processes that do jobs; started when first needed, and anew after a round that was broken off."""
 
     def __init__(self, count: int, architecture: Architecture, local: LocalTraining, *, seed: int) -> None:
         self.count, self._lock = count, threading.Lock()
@@ -87,6 +84,12 @@ class Workers:
             try:
                 self._start(min(self.count, len(jobs)))
                 self._hand_out(list(reversed(jobs)), shared)
+            except (BrokenPipeError, ConnectionResetError) as problem:
+                self.close()
+                raise FedcrabError(
+                    "a worker of the simulator ended in the middle of a round, perhaps for want of memory; "
+                    "take fewer workers"
+                ) from problem
             except BaseException:  # also Ctrl-C: jobs are under way whose answers nobody will want
                 self.close()
                 raise
