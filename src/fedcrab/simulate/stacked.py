@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from fedcrab.simulate.local import LocalTraining, Task, orders
@@ -65,8 +64,8 @@ class Stacked:
         examples = [(task.x.reshape(len(task.y), -1), task.y) for task in tasks]
         for order in zip(*drawn, strict=True):
             self._epoch(stack, examples, counts, order)
-        for task, model in zip(tasks, stack.models, strict=True):
-            torch.sub(model, start, out=task.update)
+        for place, task in enumerate(tasks):
+            stack.write_update(place, task.update)
 
     def _epoch(
         self,
