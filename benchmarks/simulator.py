@@ -124,7 +124,8 @@ def show(model: str, rates: dict[Entry, list[float]]) -> None:
     best = {entry: max(values) for entry, values in rates.items()}
     ours = {entry.cores: rate for entry, rate in best.items() if entry.name == "fedcrab"}
     print(
-        f"\n{model:<12}{'cores':>6}{'threads':>8}{'samples/s':>12}{'per core':>11}{'spread':>8}{'fedcrab is':>12}"
+        f"\n{model:<12}{'cores':>6}{'threads':>8}{'samples/s':>12}{'per core':>11}{'spread':>8}"
+        f"{'fedcrab is':>12}"
     )
     for entry, rate in sorted(best.items(), key=lambda item: (item[0].cores, -item[1])):
         spread = 1 - min(rates[entry]) / rate
