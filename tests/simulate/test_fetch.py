@@ -4,6 +4,7 @@ import functools
 import gzip
 import hashlib
 import http.server
+import sys
 import threading
 
 import pytest
@@ -67,6 +68,13 @@ def test_a_folder_without_the_files_names_them(tmp_path, monkeypatch, ask):
     monkeypatch.setenv("FEDCRAB_DATA", str(tmp_path))
     with pytest.raises(ConfigError, match=r"has no .*(train-images|data_batch_1).*FEDCRAB_DATA"):
         ask()
+
+
+def test_a_missing_extra_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.delenv("FEDCRAB_DATA", raising=False)
+    with pytest.raises(ConfigError, match=r"needs pooch: install it with pip install 'fedcrab\[simulate\]'"):
+        fetch.idx_files("mnist")
 
 
 def test_unpacked_files_do_too(tmp_path, monkeypatch):

@@ -116,10 +116,12 @@ def test_memory_is_given_back():
         model = initial_model(fleet.architecture, seed=0)
         fleet.train(model, fleet.clients, round=0)
         before = descriptors()
+        kept = [fleet.train(model, ["0"], round=index) for index in range(30)]
         for index in range(30):
             derived = fleet.with_examples({"0": fleet.examples("1")})
             derived.train(model, fleet.clients, round=index)
         del derived
+        assert len(kept) == 30
         assert descriptors() <= before
         assert len(fleet._plant.shelf.pieces()) == 1
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
-from fedcrab.simulate.fetch import cifar_files, idx_files
+from fedcrab.simulate.fetch import cifar_files, extra, idx_files
 from fedcrab.simulate.formats import read_cifar, read_idx
 
 Images = NDArray[np.float32]
@@ -63,9 +63,7 @@ def from_arrays(
 
 def digits() -> Dataset:
     """scikit-learn's 1,797 handwritten digits of 8 x 8, of which 360 are the test part; no network needed."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
+    bunch = extra("sklearn.datasets").load_digits()
     x = (bunch.images / 16).astype(np.float32)[:, None]
     y = bunch.target.astype(np.int64)
     order = rng_for(0, "digits").permutation(len(y))

@@ -6,8 +6,10 @@ names is taken as it is: the same images are around in differently compressed fi
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
+from typing import Any
 
 from fedcrab.errors import ConfigError
 
@@ -60,15 +62,23 @@ def cifar_files() -> list[Path]:
     return _all_of(unpacked, CIFAR_FILES, "cifar10")
 
 
+def extra(module: str) -> Any:
+    """A module of the extra `simulate`, imported only where it is needed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        raise ConfigError(
+            f"this data set needs {module}: install it with pip install 'fedcrab[simulate]'"
+        ) from problem
+
+
 def _given_folder() -> Path | None:
     given = os.environ.get("FEDCRAB_DATA")
     return Path(given) if given else None
 
 
 def _cache() -> Path:
-    import pooch  # here, so that a run on embedded data needs none of it
-
-    return Path(pooch.os_cache("fedcrab"))
+    return Path(extra("pooch").os_cache("fedcrab"))
 
 
 def _all_of(folder: Path, names: tuple[str, ...], dataset: str) -> list[Path]:
@@ -88,8 +98,7 @@ def _plain_or_packed(path: Path) -> Path:
 
 
 def _download(dataset: str, url: str, md5: str, folder: Path, *, unpack: bool = False) -> Path:
-    import pooch
-
+    pooch = extra("pooch")
     unpacker = pooch.Untar(extract_dir="cifar10.untar") if unpack else None
     name = url.rsplit("/", 1)[1]
     try:

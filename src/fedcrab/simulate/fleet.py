@@ -85,7 +85,8 @@ class SimulatedFleet:
         call.arrays[0][:] = model
         self._run(self._jobs(call, asked, round, epochs))
         weights = np.array([self._holdings[client].count for client in asked], np.float64)
-        return Updates(asked, call.arrays[1].view(np.float32), weights)
+        updates = np.array(call.arrays[1], np.float32)  # a copy: a mapping holds on to a file descriptor
+        return Updates(asked, updates, weights)
 
     def _known(self, clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
         asked = tuple(sorted(clients))
