@@ -2,8 +2,8 @@
 
     FEDCRAB_DATA=... python benchmarks/wide.py
 
-Two fleets with the CNN take turns: one of 10,000 clients of which 100 are drawn each round, one of 100 clients
-in all, each with as many examples. Prints the best round of each, their ratio, and the memory of the processes.
+Two fleets with the CNN take turns: one of 10,000 clients of which 100 are drawn each round, one of 100
+clients in all, each with as many examples. Prints the best round of each, their ratio, and the memory.
 """
 
 from __future__ import annotations
