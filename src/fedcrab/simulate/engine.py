@@ -1,0 +1,36 @@
+"""Which engine trains which module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from fedcrab.simulate.convolution import Convolution, rewritten
+from fedcrab.simulate.local import Engine, LocalTraining
+from fedcrab.simulate.plain import PlainLoop
+from fedcrab.simulate.stacked import Stacked, layers_of
+
+
+def engine_for(module: nn.Module, local: LocalTraining, *, seed: int) -> Engine:
+    """The fastest engine that computes what the plain loop computes for this module."""
+    layers = layers_of(module)
+    if layers is not None:
+        return Stacked(layers, local, seed=seed)
+    network = rewritten(module)
+    if network is not None:
+        return Convolution(network, local, seed=seed)
+    return PlainLoop(module, local, seed=seed)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Train on one thread: what a sum rounds to can depend on how many share it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

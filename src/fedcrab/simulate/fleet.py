@@ -1,0 +1,168 @@
+"""All clients in one machine, behind the same interface as clients on a network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from fedcrab.errors import ConfigError
+from fedcrab.simulate import bridge
+from fedcrab.simulate.data import Dataset, Images, Labels
+from fedcrab.simulate.holdings import Holding, Shelf, hold_examples, hold_parts
+from fedcrab.simulate.local import LocalTraining
+from fedcrab.simulate.memory import Shared
+from fedcrab.simulate.models import Architecture
+from fedcrab.simulate.partition import Parts
+from fedcrab.simulate.work import Bench, Job, Share, deal
+from fedcrab.simulate.workers import Workers
+from fedcrab.types import ClientId, Layout, Updates, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class _Plant:
+    """What a fleet shares with those derived from it: the model, the settings, and who does the work."""
+
+    architecture: Architecture
+    local: LocalTraining
+    layout: Layout
+    shelf: Shelf
+    bench: Bench
+    workers: Workers | None  # None: the bench, in this process
+
+
+class SimulatedFleet:
+    """Clients "0" to "n-1", each with its part of a data set.
+
+    The update of a client depends on (seed, round, client, model, its examples, epochs) and nothing else:
+    neither on the number of workers nor on who else is asked.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        parts: Parts,
+        architecture: Architecture | str = "mlp",
+        *,
+        seed: int,
+        local: LocalTraining | None = None,
+        workers: int | None = None,  # processes; 0 trains in this one, None is one for each core
+    ) -> None:
+        if isinstance(architecture, str):
+            architecture = Architecture(architecture, dataset.shape, dataset.classes)
+        self._plant = _plant(architecture, local or LocalTraining(), seed, workers)
+        self._holdings = hold_parts(self._plant.shelf, dataset, parts)
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """The ids, in the order of their numbers."""
+        return tuple(self._holdings)
+
+    @property
+    def layout(self) -> Layout:
+        """Which slice of the model is which tensor."""
+        return self._plant.layout
+
+    @property
+    def architecture(self) -> Architecture:
+        """The model that the clients train."""
+        return self._plant.architecture
+
+    def train(
+        self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
+    ) -> Updates:
+        """Let these clients train from ``model``; ``epochs``, if given, in place of those of the settings."""
+        asked, size = self._known(clients), self.layout.size
+        epochs = self._plant.local.epochs if epochs is None else epochs
+        if epochs < 0:
+            raise ConfigError(f"epochs must be 0 or more, got {epochs}")
+        if np.shape(model) != (size,):
+            raise ConfigError(f"the model has {size} numbers, got an array of shape {np.shape(model)}")
+        call = self._plant.shelf.allocate([("f4", [size]), ("f4", [len(asked), size])])
+        call.arrays[0][:] = model
+        self._run(self._jobs(call, asked, round, epochs))
+        weights = np.array([self._holdings[client].count for client in asked], np.float64)
+        updates = np.array(call.arrays[1], np.float32)  # a copy: a mapping holds on to a file descriptor
+        return Updates(asked, updates, weights)
+
+    def _known(self, clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
+        asked = tuple(sorted(clients))
+        unknown = [client for client in asked if client not in self._holdings]
+        if unknown or len(set(asked)) != len(asked):
+            problem = f"no client {unknown[0]!r}" if unknown else "a client is asked twice"
+            raise ConfigError(f"{problem}; this fleet has '0' to '{len(self._holdings) - 1}', each once")
+        return asked
+
+    def _jobs(self, call: Shared, asked: Sequence[ClientId], round: int, epochs: int) -> list[Job]:
+        held = [self._holdings[client] for client in asked]
+        shares = [
+            Share(client, row, place.memory.number, place.begin, place.count)
+            for row, (client, place) in enumerate(zip(asked, held, strict=True))
+        ]
+        counts = [place.count for place in held]
+        workers = self._plant.workers.count if self._plant.workers is not None else 1
+        dealt = deal(counts, together=self._plant.bench.together, workers=workers)
+        return [Job(call.number, round, epochs, tuple(shares[place] for place in job)) for job in dealt]
+
+    def _run(self, jobs: Sequence[Job]) -> None:
+        pieces = self._plant.shelf.pieces()
+        if self._plant.workers is not None:
+            self._plant.workers.run(jobs, pieces)
+            return
+        arrays = {number: piece.arrays for number, piece in pieces.items()}
+        for job in jobs:
+            self._plant.bench.run(job, arrays)
+
+    def examples(self, client: ClientId) -> tuple[Images, Labels]:
+        """What this client trains on, read-only."""
+        self._known([client])
+        return self._holdings[client].examples()
+
+    def with_examples(self, replaced: Mapping[ClientId, tuple[Images, Labels]]) -> SimulatedFleet:
+        """The same fleet with these clients training on other data; workers and all other data are shared."""
+        self._known(list(replaced))
+        plant, described = self._plant, self._plant.architecture
+        other = hold_examples(plant.shelf, replaced, shape=described.shape, classes=described.classes)
+        return _derived(plant, self._holdings | other)
+
+    def close(self) -> None:
+        """End the workers of this fleet and of those derived from it; another ``train`` starts them anew."""
+        if self._plant.workers is not None:
+            self._plant.workers.close()
+
+    def __enter__(self) -> Self:
+        """For ``with``: the workers end with the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the workers."""
+        self.close()
+
+
+def _derived(plant: _Plant, holdings: dict[ClientId, Holding]) -> SimulatedFleet:
+    fleet = object.__new__(SimulatedFleet)
+    fleet._plant, fleet._holdings = plant, holdings
+    return fleet
+
+
+def _plant(architecture: Architecture, local: LocalTraining, seed: int, workers: int | None) -> _Plant:
+    count = cores() if workers is None else workers
+    if count < 0:
+        raise ConfigError(f"workers must be 0 or more, got {count}")
+    if count and architecture.name.startswith("__main__:"):
+        raise ConfigError(
+            f"model {architecture.name!r} cannot be found by worker processes; "
+            "put it in a module of its own, or take workers=0"
+        )
+    layout = bridge.layout_of(architecture.build())
+    bench = Bench(architecture, local, seed=seed)
+    processes = Workers(count, architecture, local, seed=seed) if count else None
+    return _Plant(architecture, local, layout, Shelf(), bench, processes)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,94 @@
+"""What a flat model predicts, and how far two models differ in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedcrab.errors import ConfigError
+from fedcrab.simulate import bridge
+from fedcrab.simulate.convolution import channels_last, rewritten
+from fedcrab.simulate.data import Images, Labels
+from fedcrab.simulate.models import Architecture
+from fedcrab.types import Vector
+
+BATCH = 256
+LogProbabilities = NDArray[np.float32]
+
+
+class Predictor:
+    """The module of an architecture, in evaluation mode, for any number of flat models."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        module = architecture.build()
+        fast = rewritten(module)
+        self._module: nn.Module = (fast or module).eval()
+        self._prepare = channels_last if fast else torch.clone
+        self._tensors: Sequence[Tensor] = list(bridge.tensors(self._module).values())
+        self._shape = architecture.shape
+
+    def log_probabilities(self, model: Vector, x: Images) -> LogProbabilities:
+        """The logarithm of the softmax output: (examples, classes)."""
+        if np.shape(x)[1:] != self._shape:
+            raise ConfigError(f"the model takes examples of shape {self._shape}, got {np.shape(x)[1:]}")
+        bridge.write(self._tensors, torch.tensor(model))
+        with torch.inference_mode():
+            pieces = [self._piece(x[i : i + BATCH]) for i in range(0, max(len(x), 1), BATCH)]
+            return torch.cat(pieces).numpy()
+
+    def _piece(self, x: Images) -> Tensor:
+        return torch.log_softmax(self._module(self._prepare(torch.tensor(x))), -1)
+
+    def predict(self, model: Vector, x: Images) -> NDArray[np.float32]:
+        """The softmax output: (examples, classes)."""
+        return np.exp(self.log_probabilities(model, x))
+
+    def accuracy(self, model: Vector, x: Images, y: Labels) -> float:
+        """The share of examples whose likeliest class is their label."""
+        return float(np.mean(self.log_probabilities(model, x).argmax(1) == y))
+
+
+def cross_entropy(log_p: LogProbabilities, y: Labels) -> float:
+    """Mean of −log p of the label."""
+    return float(-np.mean(log_p[np.arange(len(y)), y], dtype=np.float64))
+
+
+def kl_divergence(log_p: LogProbabilities, log_q: LogProbabilities) -> float:
+    """Mean over examples of KL(p ‖ q) = Σ_k p_k·log(p_k / q_k) (METHODS 1.3)."""
+    p = log_p.astype(np.float64)
+    return float(np.mean(np.sum(np.exp(p) * (p - log_q), axis=1)))
+
+
+class Probe:
+    """The server's own examples: loss of a model, and divergence between two, each model evaluated once.
+
+    The last two models are remembered, since a round asks for its own and the one before.
+    """
+
+    def __init__(self, predictor: Predictor, x: Images, y: Labels) -> None:
+        self._predictor, self._x, self._y = predictor, x, y
+        self._recent: list[tuple[Vector, LogProbabilities]] = []
+
+    def loss(self, model: Vector) -> float:
+        """F(model): mean cross-entropy on the probe set."""
+        return cross_entropy(self._log_probabilities(model), self._y)
+
+    def accuracy(self, model: Vector) -> float:
+        """The share of the probe set that the model gets right."""
+        return float(np.mean(self._log_probabilities(model).argmax(1) == self._y))
+
+    def divergence(self, before: Vector, after: Vector) -> float:
+        """D = mean over the probe set of KL(p_before ‖ p_after)."""
+        return kl_divergence(self._log_probabilities(before), self._log_probabilities(after))
+
+    def _log_probabilities(self, model: Vector) -> LogProbabilities:
+        for seen, log_p in self._recent:
+            if np.array_equal(seen, model):
+                return log_p
+        log_p = self._predictor.log_probabilities(model, self._x)
+        self._recent = [*self._recent[-1:], (np.array(model), log_p)]
+        return log_p

@@ -1,0 +1,85 @@
+"""Where files come from: a folder, or a server that is not trusted."""
+
+import functools
+import gzip
+import hashlib
+import http.server
+import sys
+import threading
+
+import pytest
+
+from fedcrab.errors import ConfigError
+from fedcrab.simulate import fetch
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A web server with four small files, in place of the real ones, and an empty cache."""
+    monkeypatch.delenv("FEDCRAB_DATA", raising=False)
+    monkeypatch.setattr(fetch, "_cache", lambda: tmp_path / "cache")
+    site = tmp_path / "site"
+    site.mkdir()
+    for name in fetch.IDX_FILES:
+        (site / name).write_bytes(gzip.compress(name.encode(), mtime=0))
+    sums = tuple(hashlib.md5((site / name).read_bytes()).hexdigest() for name in fetch.IDX_FILES)
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=site)
+    ) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        monkeypatch.setitem(fetch.IDX_URLS, "mnist", f"http://127.0.0.1:{running.server_port}/")
+        monkeypatch.setitem(fetch.IDX_MD5, "mnist", sums)
+        yield site
+        running.shutdown()
+
+
+def test_files_are_fetched_once_and_checked(server):
+    pytest.importorskip("pooch", reason="downloads need pooch: pip install 'fedcrab[simulate]'")
+    files = fetch.idx_files("mnist")
+    assert [gzip.decompress(file.read_bytes()).decode() for file in files] == list(fetch.IDX_FILES)
+    for name in fetch.IDX_FILES:
+        (server / name).unlink()
+    assert fetch.idx_files("mnist") == files
+
+
+def test_a_file_with_another_sum_is_refused(server):
+    pytest.importorskip("pooch", reason="downloads need pooch: pip install 'fedcrab[simulate]'")
+    (server / fetch.IDX_FILES[2]).write_bytes(b"something else")
+    with pytest.raises(ConfigError, match=r"t10k-images.*could not be fetched.*FEDCRAB_DATA"):
+        fetch.idx_files("mnist")
+
+
+def test_no_network_says_what_to_do(tmp_path, monkeypatch):
+    pytest.importorskip("pooch", reason="downloads need pooch: pip install 'fedcrab[simulate]'")
+    monkeypatch.delenv("FEDCRAB_DATA", raising=False)
+    monkeypatch.setattr(fetch, "_cache", lambda: tmp_path)
+    monkeypatch.setattr(fetch, "CIFAR_URL", "http://127.0.0.1:9/cifar-10-binary.tar.gz")
+    with pytest.raises(ConfigError, match=r"'cifar10'.*connect to the network, or point FEDCRAB_DATA"):
+        fetch.cifar_files()
+
+
+@pytest.mark.parametrize("ask", [lambda: fetch.idx_files("mnist"), fetch.cifar_files])
+def test_a_folder_without_the_files_names_them(tmp_path, monkeypatch, ask):
+    monkeypatch.setenv("FEDCRAB_DATA", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"has no .*(train-images|data_batch_1).*FEDCRAB_DATA"):
+        ask()
+
+
+def test_a_missing_extra_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.delenv("FEDCRAB_DATA", raising=False)
+    with pytest.raises(ConfigError, match=r"needs pooch: install it with pip install 'fedcrab\[simulate\]'"):
+        fetch.idx_files("mnist")
+
+
+def test_unpacked_files_do_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCRAB_DATA", str(tmp_path))
+    (tmp_path / "mnist").mkdir()
+    for name in fetch.IDX_FILES:
+        (tmp_path / "mnist" / name.removesuffix(".gz")).touch()
+    assert [file.suffix for file in fetch.idx_files("mnist")] == [""] * 4

@@ -1,0 +1,141 @@
+"""Worker processes: they leave with the fleet, however it ends, and leave nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcrab.errors import FedcrabError
+from fedcrab.simulate import LocalTraining, SimulatedFleet, iid, initial_model, load
+from fedcrab.simulate.work import deal
+
+SCRIPT = """
+import os
+from fedcrab.simulate import LocalTraining, SimulatedFleet, iid, initial_model, load
+data = load("synthetic")
+fleet = SimulatedFleet(data, iid(data.train_y, clients=4, seed=0), "mlp", seed=0, workers={workers})
+model = initial_model(fleet.architecture, seed=0)
+fleet.train(model, fleet.clients, round=0, epochs=1)
+print(*[w.process.pid for w in fleet._plant.workers._started], flush=True)
+fleet.train(model, fleet.clients, round=0, epochs={epochs})
+"""
+
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="looks at /proc, which this system has not"
+)
+
+
+def descriptors():
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def gone(pids, seconds=10):
+    until = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not any(map(alive, pids))
+
+
+def run_script(epochs, workers=1):
+    running = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(epochs=epochs, workers=workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,
+    )
+    return running, [int(pid) for pid in running.stdout.readline().split()]
+
+
+@needs_proc
+def test_workers_leave_at_once_when_the_fleet_is_killed_in_a_round():
+    running, pids = run_script(epochs=100_000, workers=2)
+    assert len(pids) == 2
+    time.sleep(0.3)
+    running.kill()
+    _, errors = running.communicate(timeout=10)
+    assert gone(pids)
+    assert errors == ""
+
+
+@needs_proc
+def test_ctrl_c_is_one_traceback_of_the_caller_and_none_of_the_workers():
+    running, pids = run_script(epochs=100_000)
+    time.sleep(0.3)
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=10)
+    assert gone(pids)
+    assert errors.count("Traceback") == 1
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+@needs_proc
+def test_a_script_that_just_ends_leaves_nothing():
+    running, pids = run_script(epochs=1)
+    _, errors = running.communicate(timeout=20)
+    assert (running.returncode, errors) == (0, "")
+    assert gone(pids)
+    assert not list(Path("/dev/shm").glob("*fedcrab*"))
+
+
+def test_a_round_after_a_lost_worker_starts_new_ones():
+    digits = load("digits")
+    parts = iid(digits.train_y, clients=4, seed=0)
+    with SimulatedFleet(digits, parts, seed=0, local=LocalTraining(epochs=1), workers=1) as fleet:
+        model = initial_model(fleet.architecture, seed=0)
+        before = fleet.train(model, fleet.clients, round=0)
+        lost = fleet._plant.workers._started[0].process
+        lost.kill()
+        lost.wait()
+        with pytest.raises(FedcrabError, match="a worker of the simulator ended"):
+            fleet.train(model, fleet.clients, round=0)
+        assert np.array_equal(fleet.train(model, fleet.clients, round=0).vectors, before.vectors)
+
+
+def test_memory_is_given_back():
+    digits = load("digits")
+    parts = iid(digits.train_y, clients=4, seed=0)
+    with SimulatedFleet(digits, parts, seed=0, local=LocalTraining(epochs=0), workers=1) as fleet:
+        model = initial_model(fleet.architecture, seed=0)
+        fleet.train(model, fleet.clients, round=0)
+        before = descriptors()
+        kept = [fleet.train(model, ["0"], round=index) for index in range(30)]
+        for index in range(30):
+            derived = fleet.with_examples({"0": fleet.examples("1")})
+            derived.train(model, fleet.clients, round=index)
+        del derived
+        assert len(kept) == 30
+        assert descriptors() <= before
+        assert len(fleet._plant.shelf.pieces()) == 1
+
+
+@given(
+    st.lists(st.integers(1, 1000), max_size=60),
+    st.sampled_from([1, 5, 64]),
+    st.integers(1, 8),
+)
+def test_every_client_is_dealt_once_and_the_costliest_first(counts, together, workers):
+    jobs = deal(counts, together=together, workers=workers)
+    assert sorted(place for job in jobs for place in job) == list(range(len(counts)))
+    dealt = [counts[place] for job in jobs for place in job]
+    assert dealt == sorted(counts, reverse=True)
+    assert all(jobs)
+    if together > 1 and workers > 1:
+        assert max(map(len, jobs), default=0) <= together
