@@ -28,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+INTERRUPTED = 130
 Evidence = StrEnum("Evidence", ["all", "stored"])
 Rule = StrEnum("Rule", ["prefix", "last"])
 Preset = StrEnum("Preset", ["hardened", "paper"])
@@ -69,6 +70,30 @@ def demo(
             _print_json(result.to_table())
         else:
             _print(*result.tables())
+
+
+@app.command(epilog="Example: fedcrab train paper-mnist --history my-history --set attack.fraction=0.5")
+def train(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or the name of a preset.")],
+    directory: Annotated[Path, typer.Option("--history", metavar="DIR", help="Where to record.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Worker processes; one a core unless given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a simulated fleet, attackers and all, and record it.
+
+    Ctrl-C leaves a whole history; --resume goes on from it and gives the same bits.
+    """
+    from fedcrab.experiment.command import train_command
+
+    result = train_command(config, changes or [], directory, resume=resume, workers=workers)
+    if as_json:
+        _print_json(result.to_table())
+    else:
+        _print(*result.tables())
 
 
 @app.command(epilog="Example: fedcrab show my-history")
@@ -147,7 +172,7 @@ def _run(arguments: list[str]) -> int:
         sentence = error.format_message() if isinstance(error, click.ClickException) else str(error)
         return _fail(sentence, 2)
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; what was recorded is whole", 130)
+        result = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         return 0
@@ -156,6 +181,8 @@ def _run(arguments: list[str]) -> int:
             raise
         kind = type(error).__name__
         return _fail(f"a mistake in fedcrab itself ({kind}: {error}); FEDCRAB_DEBUG=1 shows where", 1)
+    if result == INTERRUPTED:  # typer turns Ctrl-C into this
+        return _fail("interrupted; what was recorded is whole", INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 

@@ -31,6 +31,7 @@ class Charter:
     seed: int  # of the sketches
     gram_limit: int  # above this many participants a round is sketched
     sketch_size: int
+    notes: str = ""  # whatever else the server wants to find here again, such as its configuration
 
     def to_table(self) -> dict[str, Any]:
         """As plain values."""
@@ -44,6 +45,7 @@ class Charter:
             "seed": self.seed,
             "gram_limit": self.gram_limit,
             "sketch_size": self.sketch_size,
+            "notes": self.notes,
         }
 
     @classmethod
@@ -59,6 +61,7 @@ class Charter:
             seed=table["seed"],
             gram_limit=table["gram_limit"],
             sketch_size=table["sketch_size"],
+            notes=table["notes"],
         )
 
     def facts(self) -> list[Any]:

@@ -116,7 +116,7 @@ def _charter(row: Row) -> Charter:
         _text(f.name), [_whole(n) for n in f.shape]
     for value in (charter.gram_limit, charter.sketch_size, charter.seed):
         _whole(value)
-    _text(charter.aggregation), _hash(charter.initial_model)
+    _text(charter.aggregation), _text(charter.notes), _hash(charter.initial_model)
     return charter
 
 

@@ -43,13 +43,14 @@ class History:
         seed: int | None = None,
         gram_limit: int = 1000,
         sketch_size: int = 256,
+        notes: str = "",
     ) -> History:
         """Begin a history in a new directory; whole when this returns.
 
         Where it fails there is nothing, or an empty history that the same call takes up.
         ``aggregation`` is the name of the rule that makes the aggregates. ``seed`` draws the sketches of
         rounds with more than ``gram_limit`` clients; clients must not know it, and the system draws it
-        unless it is given.
+        unless it is given. ``notes`` are kept as they are: a configuration, say.
         """
         charter = Charter(
             layout=layout or Layout.flat(len(initial_model)),
@@ -60,6 +61,7 @@ class History:
             seed=secrets.randbits(63) if seed is None else seed,
             gram_limit=gram_limit,
             sketch_size=sketch_size,
+            notes=notes,
         )
         creation.create(Path(path), charter, initial_model)
         return cls.resume(path)

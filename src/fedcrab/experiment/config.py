@@ -1,0 +1,184 @@
+"""A training as a frozen value, and the TOML it is written in."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedcrab.errors import ConfigError
+
+
+class Part(BaseModel):
+    """A part of a configuration: frozen, and closed to names it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Named(Part):
+    """Something from a table of names, with its settings."""
+
+    name: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class Partition(Named):
+    """How the examples are spread over the clients."""
+
+    name: str = "iid"
+
+
+class Aggregation(Named):
+    """The rule by which updates become a step."""
+
+    name: str = "fedavg"
+
+
+class Kept(Named):
+    """What the history keeps."""
+
+    name: str = "selective"
+
+
+class Data(Part):
+    """Which examples there are, and how many the server and each client hold."""
+
+    name: str = "digits"
+    probe: int = Field(default=200, ge=1)  # training examples that only the server has
+    examples_per_client: int | None = Field(default=None, ge=1)  # at most; None: all of its part
+
+
+class Clients(Part):
+    """Who the clients are, and who of them answers in a round."""
+
+    count: int = Field(default=20, ge=1)
+    partition: Partition = Partition()
+    share: float = Field(default=1.0, gt=0, le=1)  # of the clients asked in each round
+    drop_out: float = Field(default=0.0, ge=0, lt=1)  # probability that one of them does not answer
+
+
+class Local(Part):
+    """What a client does in a round."""
+
+    learning_rate: float = Field(default=0.005, ge=0)
+    batch: int = Field(default=64, ge=1)
+    epochs: int = Field(default=5, ge=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+class Attack(Named):
+    """Who attacks, how, and when."""
+
+    fraction: float = Field(default=0.25, ge=0, le=1)  # of the clients, drawn by the seed
+    start: int = Field(default=0, ge=0)  # the first round
+    share: float = Field(default=1.0, ge=0, le=1)  # of the rounds from there on
+
+
+class Config(Part):
+    """A whole training."""
+
+    seed: int = Field(default=0, ge=0)
+    rounds: int = Field(default=40, ge=1)
+    model: str = "mlp"
+    data: Data = Data()
+    clients: Clients = Clients()
+    local: Local = Local()
+    aggregation: Aggregation = Aggregation()
+    attack: Attack | None = None
+    history: Kept = Kept()
+
+    def to_json(self) -> str:
+        """As one line of text, to be kept with a history."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> Config:
+        """What :meth:`to_json` wrote."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ConfigError(f"the configuration kept with the history: {explain(error)}") from error
+
+
+def presets() -> dict[str, str]:
+    """The configurations that come with fedcrab, as TOML."""
+    files = resources.files("fedcrab.experiment").joinpath("presets").iterdir()
+    return {f.name.removesuffix(".toml"): f.read_text() for f in sorted(files, key=lambda f: f.name)}
+
+
+def load(source: str, changes: Sequence[str] = ()) -> Config:
+    """The configuration in a TOML file or of a preset, with changes such as ``attack.fraction=0.5``."""
+    table = _parse(source, _text(source))
+    for change in changes:
+        _change(table, change)
+    try:
+        return Config.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {explain(error)}") from error
+
+
+def _text(source: str) -> str:
+    known = presets()
+    if source in known:
+        return known[source]
+    try:
+        return Path(source).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{source}: neither a readable file nor a preset; presets are {', '.join(known)}"
+        ) from error
+
+
+def _parse(source: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML ({error})") from error
+
+
+def _change(table: dict[str, Any], change: str) -> None:
+    """Put one ``a.b=value`` into the table; the value is TOML, or else a plain word."""
+    path, equals, value = change.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f"--set takes name=value such as attack.fraction=0.5, got {change!r}")
+    *parents, last = path.strip().split(".")
+    for name in parents:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {change}: {name!r} is a value, not a table")
+    table[last] = _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def explain(error: ValidationError) -> str:
+    """The first thing that is wrong with a configuration, in one sentence."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"no setting {place!r}; {_known_at(first['loc'][:-1])}"
+    return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
+
+
+def _known_at(location: Sequence[int | str]) -> str:
+    """The names that can stand at a place of the configuration."""
+    part: Any = Config
+    for name in location:
+        annotation = part.model_fields[str(name)].annotation
+        part = next((t for t in getattr(annotation, "__args__", [annotation]) if _is_part(t)), annotation)
+    names: Mapping[str, Any] = part.model_fields
+    return f"known here are {', '.join(names)}"
+
+
+def _is_part(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Part)

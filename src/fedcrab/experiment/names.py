@@ -1,0 +1,81 @@
+"""The only tables from names to functions. A new rule, attack, data set or partition is one row here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from fedcrab import aggregate, attack
+from fedcrab.errors import ConfigError
+from fedcrab.history import Every, Everything, Selective
+from fedcrab.simulate import partition
+
+RULES: Mapping[str, Callable[..., Any]] = {
+    "fedavg": aggregate.fedavg,
+    "median": aggregate.median,
+    "trimmed-mean": aggregate.trimmed_mean,
+    "krum": aggregate.krum,
+    "multi-krum": aggregate.multi_krum,
+    "geometric-median": aggregate.geometric_median,
+    "clipped-mean": aggregate.clipped_mean,
+}
+ATTACKS: Mapping[str, Callable[..., Any]] = {
+    "backdoor": attack.backdoor,
+    "dba": attack.dba,
+    "noise-trim": attack.noise_trim,
+    "fang-trim": attack.fang_trim,
+    "fang-krum": attack.fang_krum,
+    "lie": attack.lie,
+    "min-max": attack.min_max,
+    "min-sum": attack.min_sum,
+    "label-flip": attack.label_flip,
+    "sign-flip": attack.sign_flip,
+    "ipm": attack.ipm,
+    "evade": attack.evade,
+}
+PARTITIONS: Mapping[str, Callable[..., Any]] = {
+    "iid": partition.iid,
+    "dirichlet": partition.dirichlet,
+    "shards": partition.shards,
+    "power-law": partition.power_law,
+}
+SELECTIONS: Mapping[str, Callable[..., Any]] = {
+    "selective": Selective,
+    "every": Every,
+    "everything": Everything,
+}
+
+Thing = TypeVar("Thing")
+
+
+def look_up(kind: str, name: str, table: Mapping[str, Thing]) -> Thing:
+    """What a name stands for; an unknown name lists the known ones."""
+    if name not in table:
+        raise ConfigError(f"no {kind} {name!r}; there are {', '.join(table)}")
+    return table[name]
+
+
+def call(
+    what: str, function: Callable[..., Thing], *given: Any, settings: Mapping[str, Any], **fixed: Any
+) -> Thing:
+    """Call a function of a table with settings from a file; an unknown setting lists the known ones."""
+    known = settable(function)
+    if unknown := [name for name in settings if name not in known]:
+        raise ConfigError(f"{what} has no setting {unknown[0]!r}; {_listed(known)}")
+    try:
+        return function(*given, **fixed, **settings)
+    except TypeError as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+def settable(function: Callable[..., Any]) -> list[str]:
+    """The names of the settings of a function: its keyword-only parameters, or a value's fields."""
+    parameters = inspect.signature(function).parameters.values()
+    if inspect.isclass(function):
+        return [p.name for p in parameters]
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("clients", "seed")]
+
+
+def _listed(names: list[str]) -> str:
+    return f"its settings are {', '.join(names)}" if names else "it has no settings"
