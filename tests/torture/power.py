@@ -51,7 +51,9 @@ class File:
             del left[len(self.content) :]
             _grow(left, len(self.content))
         if loss == "some":
-            self._keep(left, [s for stretch in self.unforced for s in _sectors(*stretch) if rng.random() < 0.5])
+            self._keep(
+                left, [s for stretch in self.unforced for s in _sectors(*stretch) if rng.random() < 0.5]
+            )
             del left[len(self.content) if rng.random() < 0.5 else len(left) :]
         return bytes(left)
 
@@ -92,7 +94,7 @@ class Directory:
         self.unforced.clear()
 
     def lose_track(self) -> None:
-        self.unforced.clear()
+        """Names are kept in the system's journal; what could not be forced is forced the next time."""
 
     def left(self, loss: str, rng: random.Random) -> dict[str, Node]:
         if loss in ("data", "zeros"):
