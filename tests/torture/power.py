@@ -94,7 +94,7 @@ class Directory:
         self.unforced.clear()
 
     def lose_track(self) -> None:
-        self.unforced.clear()
+        """Names are kept in the system's journal; what could not be forced is forced the next time."""
 
     def left(self, loss: str, rng: random.Random) -> dict[str, Node]:
         if loss in ("data", "zeros"):

@@ -27,7 +27,7 @@ Acknowledge = Callable[[int], None]
 
 @cache
 def rounds(count: int = len(LOSSES)) -> tuple[Round, ...]:
-    """Eight rounds: windows closed by loss and by length, a client turned away, an exchanged model, nobody."""
+    """Windows closed by loss and by length, a client turned away, an exchanged model, a round of nobody."""
     model, made = initial_model(), []
     for t in range(count):
         rng = rng_for(7, "torture", t)
@@ -63,9 +63,9 @@ def record(path: Path, selection: str, acknowledge: Acknowledge = lambda _: None
     """The whole recording, without a thought of failure."""
     history = create(path, selection)
     acknowledge(CREATED)
-    for round in rounds():
-        history.record(round)
-        acknowledge(round.index)
+    for each in rounds():
+        history.record(each)
+        acknowledge(each.index)
     history.close()
     acknowledge(CLOSED)
 
@@ -80,8 +80,8 @@ def go_on(path: Path, selection: str) -> None:
         if "this history is closed" in str(error):
             return None
         raise
-    for round in rounds()[max(len(history.rounds) - 1, 0) :]:  # the last one once more: it changes nothing
-        history.record(round)
+    for each in rounds()[max(len(history.rounds) - 1, 0) :]:  # the last one once more: it changes nothing
+        history.record(each)
     return history.close()
 
 

@@ -14,6 +14,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ class Stubborn:
 def record_stubbornly(path: Path, selection: str, stubborn: Stubborn, tell: Callable[[int], None]) -> None:
     history = stubborn(lambda: recording.create(path, selection))
     tell(CREATED)
-    for round in recording.rounds():
-        stubborn(lambda round=round: history.record(round))
-        tell(round.index)
+    for each in recording.rounds():
+        stubborn(partial(history.record, each))
+        tell(each.index)
     stubborn(history.close)
     tell(CLOSED)
 
@@ -216,7 +217,7 @@ class Trial:
     def power_losses(
         self, operations: list[Operation], loss: str, points: Collection[int]
     ) -> Iterator[dict[str, Any]]:
-        """The power goes after each of these operations; a state that was looked at is not looked at again."""
+        """The power goes after each of these operations; each state that is left is looked at once."""
         disk, told, known = Disk(self._site), [], set()
         for n, operation in enumerate(operations):
             disk.apply(operation)
@@ -246,9 +247,8 @@ def main() -> None:
     request = json.load(sys.stdin)
     trial = Trial(Path(request["directory"]), request["selection"])
     fault, _, detail = request["fault"].partition(":")
-    answer = (
-        POWER[fault](trial, detail, request) if fault in POWER else faulted(trial, fault, detail, request)
-    )
+    other = REQUESTS.get(fault)
+    answer = other(trial, detail, request) if other else faulted(trial, fault, detail, request)
     print(json.dumps(answer))
 
 
@@ -268,17 +268,27 @@ def power(trial: Trial, loss: str, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def power_after_error(trial: Trial, loss: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Forcing something to the disk fails for a while, what was not forced is forgotten; then the power goes."""
-    total, found = trial.count(), []
-    for n in _strided(total, request):
-        operations = trial.operations(Mode.LASTING, n, ERRORS["EIO"])
-        first = next((i for i, o in enumerate(operations) if o.error), len(operations))
-        points = set(range(first, min(first + 120, len(operations))))
-        found += [{**p, "point": [n, p["point"]]} for p in trial.power_losses(operations, loss, points)]
-    return {"operations": total, "points": found}
+    """Forcing fails for a while, and what was not forced is forgotten; then the power goes."""
+    undisturbed = [o for o in trial.operations(Mode.NONE, 0, 0) if o.kind is not Kind.MARK]
+    forced = [n for n, o in enumerate(undisturbed, 1) if o.kind is Kind.SYNC]
+    found = []
+    for n in _strided(len(forced), request):
+        operations = trial.operations(Mode.LASTING, forced[n - 1], ERRORS["EIO"])
+        first = next(i for i, o in enumerate(operations) if o.kind is Kind.SYNC and o.error)
+        points = set(range(first, min(first + 100, len(operations))))
+        found += [
+            {**p, "point": [forced[n - 1], p["point"]]} for p in trial.power_losses(operations, loss, points)
+        ]
+    return {"operations": len(undisturbed), "points": found}
 
 
-POWER = {"power": power, "power-after-error": power_after_error}
+def log(trial: Trial, _detail: str, _request: dict[str, Any]) -> dict[str, Any]:
+    """What the recording does, in its order."""
+    operations = trial.operations(Mode.NONE, 0, 0)
+    return {"operations": len(operations), "points": [[o.kind.name, o.path] for o in operations]}
+
+
+REQUESTS = {"power": power, "power-after-error": power_after_error, "log": log}
 
 
 if __name__ == "__main__":

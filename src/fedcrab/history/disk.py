@@ -78,6 +78,22 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def write_again(path: Path) -> None:
+    """Write a file's content over itself and force it to the disk.
+
+    Where forcing it failed once, the system may take for written what never was; a second forcing would
+    then succeed and do nothing.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        at = 0
+        while piece := os.pread(fd, 2**20, at):
+            at += os.pwrite(fd, piece, at)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def make_directory(directory: Path) -> None:
     """Make a directory, and those above it that are missing, each name forced to the disk."""
     if not directory.is_dir():

@@ -17,7 +17,7 @@ from fedcrab.admission import screen
 from fedcrab.errors import DamagedError, HistoryError, RecordError
 from fedcrab.geometry import Measures, measure, measure_sketched
 from fedcrab.history.contents import Contents
-from fedcrab.history.disk import explained, hash_regular, sync_directory
+from fedcrab.history.disk import explained, hash_regular, sync_directory, write_again
 from fedcrab.history.entries import Charter, Closing, Entry, RoundEntry
 from fedcrab.history.ledger import Ledger
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
@@ -72,6 +72,8 @@ class Writer:
     def _start(self) -> None:
         """Take up what is on the disk, which is all that counts, and clear away what is half done."""
         self.contents: Contents = load(self.directory)
+        with explained(str(self.directory)):
+            self._save_wal()
         self._ledger = Ledger(self.directory / LEDGER)
         try:
             with explained(str(self.directory)):
@@ -82,6 +84,11 @@ class Writer:
         except BaseException:
             self._let_go()
             raise
+
+    def _save_wal(self) -> None:
+        """Make sure of the commits that only the WAL has: it may be here because forcing it failed."""
+        with suppress(FileNotFoundError):
+            write_again(self.directory / f"{LEDGER}-wal")
 
     def _check_means(self) -> None:
         """The means that coming rounds are compared with are read piece by piece: check them whole here."""
@@ -225,6 +232,7 @@ class Writer:
                 self._ledger.checkpoint()
         finally:
             self._let_go()
+        sync_directory(self.directory)  # the WAL is gone for good before the seal says so
         self._write_head(ledger=hash_regular(self.directory / LEDGER))
 
     def release(self) -> None:
