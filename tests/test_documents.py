@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.run(command, cwd=place, env=environment, timeout=120, **streams)
+    return subprocess.run(command, cwd=place, env=environment, timeout=300, **streams)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
@@ -38,6 +39,14 @@ def test_console_blocks_show_what_the_commands_print(document: Path, tmp_path: P
         for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, expected = session.partition("\n")
             assert_shown(expected, run(["sh", "-c", command], tmp_path).stdout)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_toml_blocks_are_configurations(document: Path) -> None:
+    from fedcrab.experiment.config import Config
+
+    for block in blocks(document, "toml"):
+        assert Config.model_validate(tomllib.loads(block)).rounds
 
 
 def assert_shown(expected: str, printed: str) -> None:
