@@ -42,7 +42,9 @@ def read_entries(path: Path, *, sealed: bool) -> Iterator[Placed]:
             _check_orphans(path, connection)
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in OUTSIDE:
-            raise HistoryError(f"{path}: not readable now ({error}); try again when the cause is gone") from error
+            raise HistoryError(
+                f"{path}: not readable now ({error}); try again when the cause is gone"
+            ) from error
         raise DamagedError(f"{path}: not readable as a ledger ({error})") from error
     except OSError as error:
         raise DamagedError(f"{path}: not readable as a ledger ({error})") from error

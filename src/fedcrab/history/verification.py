@@ -95,8 +95,10 @@ def _snapshot_problems(directory: Path, contents: Contents) -> list[str]:
 def _strangers(directory: Path, contents: Contents) -> list[str]:
     """Files that a sealed history does not account for."""
     snapshots = Snapshots(directory / SNAPSHOTS)
-    ours = {directory / LEDGER, directory / HEAD, directory / f"{LEDGER}-shm", snapshots.directory}
+    ours = {directory / LEDGER, directory / HEAD, snapshots.directory}
     ours |= {snapshots.path(digest) for digest in contents.needed()}
-    ours |= {wal for wal in [directory / f"{LEDGER}-wal"] if wal.exists() and not wal.stat().st_size}
+    wal, index = directory / f"{LEDGER}-wal", directory / f"{LEDGER}-shm"
+    if wal.is_file() and not wal.is_symlink() and not wal.stat().st_size:
+        ours |= {wal, index}  # what a reader leaves who was there while the history was sealed
     found = [*sorted(directory.iterdir()), *(snapshots.files() if snapshots.directory.is_dir() else ())]
     return [f"{path}: not a part of this history" for path in found if path not in ours]
