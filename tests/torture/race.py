@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from fedcrab import History
+from fedcrab import History, HistoryError
 from torture import recording
 
 ROUNDS = 24
@@ -74,7 +74,12 @@ class Race:
     def write(self) -> None:
         """Record as fast as possible, from wherever the one before was killed."""
         path = self.path(self.board.history)
-        history = History.resume(path) if path.exists() else recording.create(path, "selective")
+        try:
+            history = History.resume(path) if path.exists() else recording.create(path, "selective")
+        except HistoryError as error:
+            assert "this history is closed" in str(error), error
+            self.board.closed = 1
+            return
         self.board.acknowledged = len(history.rounds)
         for each in recording.rounds(ROUNDS)[len(history.rounds) :]:
             history.record(each)
