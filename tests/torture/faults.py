@@ -70,13 +70,14 @@ def build(directory: Path) -> Path:
     return library
 
 
-def python(module: str, *arguments: object, library: Path, request: str) -> str:
-    """What a Python process with the shim in it prints; it must end well."""
+def python(module: str, *, request: str, library: Path | None = None) -> str:
+    """What a Python process, with the shim in it or without, answers to a request; it must end well."""
     paths = [str(TESTS), *(p for p in [os.environ.get("PYTHONPATH")] if p)]
-    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment |= {"LD_PRELOAD": str(library)} if library else {}
     # One thread: what is forked must not wait for the threads that a fork does not take along.
     environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-m", module, *map(str, arguments)]
+    command = [sys.executable, "-W", "error", "-m", module]
     run = subprocess.run(command, env=environment, input=request, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-4000:]
     return run.stdout

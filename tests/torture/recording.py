@@ -99,7 +99,10 @@ class Outcome:
 
 
 def outcome(path: Path) -> Outcome:
-    history = History.open(path)
+    return read(History.open(path))
+
+
+def read(history: History) -> Outcome:
     contents = history.contents
     readable = [r.index for r in history.rounds if contents.state(r.index) != "dropped"]
     return Outcome(

@@ -24,7 +24,7 @@ from torture.faults import ERRORS, Faults, Kind, Mode, Operation, read_log
 from torture.power import Disk
 from torture.recording import CLOSED, CREATED, Undisturbed
 
-PATIENCE = 3  # attempts under a lasting fault before its cause goes away
+PATIENCE = 2  # attempts under a lasting fault before its cause goes away
 
 
 class Stubborn:

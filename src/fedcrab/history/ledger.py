@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
 
@@ -108,10 +109,17 @@ class Ledger:
 
     def checkpoint(self) -> None:
         """Move all that is committed into the main file, force it to the disk, and empty the WAL."""
+        deadline = monotonic() + PATIENCE
+        while self._is_busy():
+            if monotonic() > deadline:
+                raise HistoryError(f"{self.path}: a reader did not let go within {PATIENCE:.0f} s; try again")
+            sleep(0.01)
+
+    def _is_busy(self) -> bool:
+        """Whether a checkpoint was kept from its end; SQLite itself waits for some readers, not for all."""
         with self._explained():
             busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise HistoryError(f"{self.path}: a reader did not let go within {PATIENCE:.0f} s; try again")
+        return bool(busy)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -102,6 +102,9 @@ class Snapshots:
         content = read_regular(path, limit=size + HEADER)
         if hashlib.sha256(content).hexdigest() != digest:
             raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
+        header = int.from_bytes(content[:8], "little")
+        if header > HEADER or 8 + header + size != len(content):
+            raise DamagedError(f"{path}: not {size} bytes of tensors after a header of at most {HEADER}")
         try:
             return dict(deserialize(content))  # type: ignore[no-untyped-call]
         except SafetensorError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from fedcrab.errors import DamagedError, HistoryError
 from fedcrab.history.contents import Contents, Need, audit
@@ -43,7 +44,7 @@ def _examine(directory: Path) -> tuple[Contents | None, list[str]]:
     path = directory / LEDGER
     try:
         head = Head.read(directory)  # before the ledger: a writer may be at work, and the ledger grows first
-        problem = head.problem(directory) or _link_problem(path) or _link_problem(directory / SNAPSHOTS)
+        problem = _kind_problem(directory) or head.problem(directory)
         if problem:
             return None, [problem]
         contents, problems = audit(read_entries(path, sealed=head.ledger is not None))
@@ -60,8 +61,15 @@ def _is_sealed(directory: Path) -> bool:
     return Head.read(directory).ledger is not None
 
 
-def _link_problem(path: Path) -> str | None:
-    return f"{path}: a link, where the thing itself must be" if path.is_symlink() else None
+def _kind_problem(directory: Path) -> str | None:
+    """A thing that is not what it must be: SQLite would follow a link, and wait for ever at a pipe."""
+    kinds = {LEDGER: S_ISREG, f"{LEDGER}-wal": S_ISREG, f"{LEDGER}-shm": S_ISREG, SNAPSHOTS: S_ISDIR}
+    for path in (directory / name for name in kinds):
+        if path.is_symlink():
+            return f"{path}: a link, where the thing itself must be"
+        if path.exists() and not kinds[path.name](path.stat().st_mode):
+            return f"{path}: not a plain file or directory as it must be"
+    return None if (directory / LEDGER).exists() else f"{directory / LEDGER}: missing"
 
 
 def _tail_problems(path: Path, contents: Contents, head: Head) -> list[str]:
@@ -98,8 +106,10 @@ def _check_snapshot(snapshots: Snapshots, digest: str, need: Need, contents: Con
 def _strangers(directory: Path, contents: Contents) -> list[str]:
     """Files that a sealed history does not account for."""
     snapshots = Snapshots(directory / SNAPSHOTS)
-    ours = {directory / LEDGER, directory / HEAD, directory / f"{LEDGER}-shm", snapshots.directory}
+    ours = {directory / LEDGER, directory / HEAD, snapshots.directory}
     ours |= {snapshots.path(digest) for digest in contents.needed()}
-    ours |= {wal for wal in [directory / f"{LEDGER}-wal"] if wal.exists() and not wal.stat().st_size}
+    wal, index = directory / f"{LEDGER}-wal", directory / f"{LEDGER}-shm"
+    if wal.is_file() and not wal.is_symlink() and not wal.stat().st_size:
+        ours |= {wal, index}  # what a reader leaves who was there while the history was sealed
     found = [*sorted(directory.iterdir()), *(snapshots.files() if snapshots.directory.is_dir() else ())]
     return [f"{path}: not a part of this history" for path in found if path not in ours]
