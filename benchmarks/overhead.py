@@ -1,6 +1,6 @@
 """What a round takes beside local training: dealing out, gathering, aggregating, probing, recording.
 
-usage: python benchmarks/overhead.py [PRESET] [ROUNDS]     (paper-mnist and 2 unless given; needs the data set)
+usage: python benchmarks/overhead.py [PRESET] [ROUNDS]     (paper-mnist and 2 unless given)
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def cross_entropy(log_p: LogProbabilities, y: Labels) -> float:
 
 
 def kl_divergence(log_p: LogProbabilities, log_q: LogProbabilities) -> float:
-    """Mean over examples of KL(p ‖ q) = Σ_k p_k·log(p_k / q_k) (METHODS 1.3)."""
+    """Mean over examples of KL(p ‖ q) = Σ_k p_k·log(p_k / q_k)."""
     p = log_p.astype(np.float64)
     return float(np.mean(np.sum(np.exp(p) * (p - log_q), axis=1)))
 
