@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fedcrab.admission import nobody
 from fedcrab.aggregate.rule import Aggregate, shares
 from fedcrab.types import ClientId, Layout, Rejection, Updates, Vector
 from fedcrab.vectors import norm
@@ -109,7 +108,7 @@ class Harvest:
 
     def applied(self, model: Vector, rule: Aggregate, layout: Layout, round: int) -> Step:
         """M̃ + aggregate; where there is nothing to aggregate, M̃."""
-        updates = self.updates if self.updates.clients else nobody(len(model))
+        updates = self.updates
         return Step(
             round=round,
             model=model + rule(updates.vectors, updates.weights) if updates.clients else model,
