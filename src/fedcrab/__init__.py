@@ -1,5 +1,6 @@
 """fedcrab recovers a federated-learning model after poisoning."""
 
+from fedcrab import recover
 from fedcrab.admission import Answer, admit
 from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
 from fedcrab.history import Every, Everything, History, Selective
@@ -30,4 +31,5 @@ __all__ = [
     "Vector",
     "admit",
     "plan",
+    "recover",
 ]

@@ -1,0 +1,108 @@
+"""FedEraser: replay every kept round, with renewed directions at the stored lengths.
+
+    M̃ ← M_0 + Σ p_c · u_0^c;  for each later kept round t:  M̃ ← M̃ + Σ p_c · ‖u_t^c‖ · û^c / ‖û^c‖
+
+over the honest clients c of the round, û^c their updates from M̃ after a share ``ratio`` of the local epochs.
+The first kept round needs no training: M_0 has seen no poison, so the stored updates are used as they are.
+
+Liu et al., "FedEraser: Enabling Efficient Client-Level Data Removal from Federated Learning Models",
+IWQoS 2021. Departs from it: the printed mean divides by the weights twice; a plain weighted mean here
+(or the run's own rule). The share of the epochs is rounded up, as the authors' program does. The ratio
+of calibration is at most ``cap``, against division by almost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+from fedcrab.aggregate.buffers import beside_buffers
+from fedcrab.aggregate.fedavg import fedavg
+from fedcrab.aggregate.rule import Aggregate
+from fedcrab.errors import ConfigError, HistoryError
+from fedcrab.history import History
+from fedcrab.history.entries import RoundEntry
+from fedcrab.recover.calibrate import SAFE_RATIO, calibrated, check_cap
+from fedcrab.recover.renewal import check_epochs, renew
+from fedcrab.recover.step import Harvest, Step
+from fedcrab.rollback import Plan
+from fedcrab.types import ClientId, Fleet
+
+
+def federaser(
+    plan: Plan,
+    fleet: Fleet,
+    *,
+    aggregate: Aggregate | None = None,
+    epochs: int | None = None,
+    after: Step | None = None,
+    ratio: float = 0.5,
+    every: int = 1,
+    cap: float = SAFE_RATIO,
+) -> Iterator[Step]:
+    """Erase the malicious clients; only who they are is taken from the plan.
+
+    ``epochs`` are the local epochs of the training, of which clients do a share ``ratio`` (1: all of them).
+    ``every`` thins out the kept rounds: 2 replays every other one. ``after`` is the last step of a recovery
+    that was interrupted; its like goes on from there.
+    """
+    check_cap(cap)
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise ConfigError(f"every must be a whole number of 1 or more, got {every!r}")
+    fewer = fewer_epochs(epochs, ratio)
+    _check_history(plan.history)
+    rounds = plan.history.kept[::every]
+    return _replay(plan, fleet, aggregate or fedavg(), fewer, after, rounds, cap)
+
+
+def fewer_epochs(epochs: int | None, ratio: float) -> int | None:
+    """⌈ratio × epochs⌉; the fleet's own number where all of them are asked for and it is not known."""
+    check_epochs(epochs)
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+        raise ConfigError(f"ratio must be above 0 and at most 1, got {ratio!r}")
+    if epochs is None and ratio < 1:
+        raise ConfigError(
+            f"federaser asks for {ratio:g} of the local epochs; give epochs, the number that the training had"
+        )
+    return None if epochs is None else max(1, ceil(ratio * epochs - 1e-9))  # 0.1 × 30 is 3, not 4
+
+
+def _check_history(history: History) -> None:
+    """Round 0 is replayed from its stored updates; everything else from norms, which each history has."""
+    if history.rounds[0].updates is None or 0 not in history.kept:
+        raise HistoryError(
+            f"{history.path}: round 0 keeps no update vectors, which federaser begins with; "
+            "recover with crab or retrain, or record with Every(n) or Everything()"
+        )
+
+
+def _replay(
+    plan: Plan,
+    fleet: Fleet,
+    aggregate: Aggregate,
+    epochs: int | None,
+    after: Step | None,
+    rounds: Sequence[int],
+    cap: float,
+) -> Iterator[Step]:
+    history, layout = plan.history, plan.history.charter.layout
+    rule = beside_buffers(aggregate, layout)
+    model = after.model if after else history.initial_model()
+    for t in rounds:
+        if after and t <= after.round:
+            continue
+        if t == 0:
+            used = Harvest(history.updates(0).without(plan.malicious))
+        else:
+            lengths = _honest_norms(history.rounds[t], plan.malicious)
+            renewed = renew(fleet, model, list(lengths), round=t, epochs=epochs)
+            used = calibrated(renewed, lengths, cap=cap, layout=layout)
+        step = used.applied(model, rule, layout, t)
+        yield step
+        model = step.model
+
+
+def _honest_norms(entry: RoundEntry, malicious: Sequence[ClientId]) -> dict[ClientId, float]:
+    """‖u_t^c‖ of the honest participants."""
+    norms = dict(zip(entry.clients, entry.norms.tolist(), strict=True))
+    return {client: length for client, length in norms.items() if client not in malicious}
