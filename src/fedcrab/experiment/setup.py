@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrab.aggregate.rule import Aggregate
 from fedcrab.attack import Attackers, Trigger, draw_attackers
 from fedcrab.errors import ConfigError
 from fedcrab.experiment import names
@@ -144,19 +145,23 @@ def _resumed(config: Config, path: Path) -> History:
     return history
 
 
+def aggregate_of(config: Config) -> Aggregate:
+    """The rule of a configuration."""
+    rule = config.aggregation
+    function = names.look_up("rule", rule.name, names.RULES)
+    aggregate: Aggregate = names.call(f"rule {rule.name!r}", function, settings=rule.settings)
+    return aggregate
+
+
 def run(setup: Setup, history: History) -> Iterator[Step]:
     """Train as configured, recording into the history."""
-    config, rule = setup.config, setup.config.aggregation
+    config = setup.config
     return train(
         setup.fleet,
         setup.honest.clients,
         history,
         probe=setup.probe,
-        aggregate=names.call(
-            f"rule {rule.name!r}",
-            names.look_up("rule", rule.name, names.RULES),
-            settings=rule.settings,
-        ),
+        aggregate=aggregate_of(config),
         rounds=config.rounds,
         seed=config.seed,
         share=config.clients.share,
