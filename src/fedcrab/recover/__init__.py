@@ -7,7 +7,19 @@ client, changes the history or sees test data.
 from fedcrab.recover.crab import CRAB_PRESETS, crab
 from fedcrab.recover.federaser import federaser
 from fedcrab.recover.fedrecover import fedrecover
+from fedcrab.recover.progress import Progress, resumable
 from fedcrab.recover.retrain import retrain
 from fedcrab.recover.step import Capped, Pair, Step
 
-__all__ = ["CRAB_PRESETS", "Capped", "Pair", "Step", "crab", "federaser", "fedrecover", "retrain"]
+__all__ = [
+    "CRAB_PRESETS",
+    "Capped",
+    "Pair",
+    "Progress",
+    "Step",
+    "crab",
+    "federaser",
+    "fedrecover",
+    "resumable",
+    "retrain",
+]

@@ -1,0 +1,180 @@
+"""A recovery that can be killed: each step is on the disk before it is given; the next run goes on after it.
+
+    DIR/request.json            what is recovered, and how; another request is refused
+    DIR/steps/<round>.json      each step that is done, without its vectors
+    DIR/snapshots/              the vectors of the last step: the model, and FedRecover's pairs
+
+A step's file is written last, under a temporary name, forced to the disk and renamed, and only then are the
+vectors of the step before it removed: a step is done or not, and the last one done is always whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcrab.errors import ConfigError, DamagedError, HistoryError
+from fedcrab.history.disk import explained, make_directory, read_regular, sync_directory, write_named
+from fedcrab.history.snapshots import Snapshots
+from fedcrab.history.writer import Lock
+from fedcrab.recover.step import Pair, Pairs, Step
+from fedcrab.rollback import Plan
+from fedcrab.types import ClientId, Fleet, Layout, Vector
+
+REQUEST, STEPS, SNAPSHOTS = "request.json", "steps", "snapshots"
+LARGEST = 2**28  # bytes, far above what the clients of one round take
+
+Method = Callable[..., Iterator[Step]]
+Names = dict[ClientId, list[tuple[int, str, str]]]  # of each pair: its round, the hashes of Δw and Δg
+
+
+def resumable(
+    directory: str | PathLike[str],
+    method: Method,
+    plan: Plan,
+    fleet: Fleet,
+    *,
+    request: Mapping[str, Any],
+    **settings: Any,
+) -> Iterator[Step]:
+    """The steps of ``method(plan, fleet, **settings)`` that the directory does not have yet.
+
+    ``request`` says in plain values what is asked for (the method's name, its settings, the seed), so that a
+    directory is never gone on with by a recovery of another kind; the history and the malicious clients are
+    added to it. The fleet must answer as it would have: by round, client and model alone.
+    """
+    asked = {"history": plan.history.contents.head, "malicious": list(plan.malicious), "model": plan.model}
+    progress = Progress(Path(directory), plan.history.charter.layout, {**asked, **request})
+    try:
+        for step in method(plan, fleet, after=progress.last(), **settings):
+            progress.save(step)
+            yield step
+    finally:
+        progress.release()
+
+
+class Progress:
+    """The steps that are done. One process at a time."""
+
+    def __init__(self, directory: Path, layout: Layout, request: Mapping[str, Any]) -> None:
+        self.directory, self._layout = directory, layout
+        self._snapshots = Snapshots(directory / SNAPSHOTS)
+        with explained(f"{directory}: cannot be used"):
+            make_directory((directory / STEPS).absolute())
+            make_directory((directory / SNAPSHOTS).absolute())
+        self._lock = _alone(directory)
+        try:
+            self._begin(json.loads(json.dumps(request)))
+            self._last = self._read(self.rounds()[-1]) if self.rounds() else None
+        except BaseException:
+            self.release()
+            raise
+
+    def _begin(self, request: dict[str, Any]) -> None:
+        """Write the request down, or find the same one."""
+        path = self.directory / REQUEST
+        if not path.exists():
+            with explained(str(path)):
+                write_named(path, [json.dumps(request, indent=1).encode()])
+                sync_directory(self.directory)
+        found = _parsed(path)
+        if found != request:
+            other = [name for name in {*found, *request} if found.get(name) != request.get(name)]
+            raise ConfigError(
+                f"{self.directory}: holds a recovery with another {', '.join(sorted(other))}; "
+                "go on with the same request, or take another directory"
+            )
+
+    def rounds(self) -> list[int]:
+        """The rounds whose steps are done."""
+        names = [path.stem for path in (self.directory / STEPS).glob("*.json")]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Every step that is done, as :meth:`Step.to_table` gives it."""
+        return [self._read(t)["step"] for t in self.rounds()]
+
+    def last(self) -> Step | None:
+        """The last step that is done, whole."""
+        if self._last is None:
+            return None
+        try:
+            model = self._snapshots.model(self._last["model"], self._layout)
+            return Step.from_table(self._last["step"], model, self._pairs(self._last["pairs"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedError(f"{self.directory}: its last step cannot be read ({error!r})") from error
+
+    def save(self, step: Step) -> None:
+        """Add a step; on the disk, whole, when this returns."""
+        with explained(f"{self.directory}: the step of round {step.round} is not saved"):
+            model, names = self._snapshots.put_model(self._layout, step.model), self._put(step.pairs)
+            self._snapshots.settle()
+            record = {"step": step.to_table(), "model": model, "pairs": names}
+            write_named(self._path(step.round), [json.dumps(record).encode()])
+            sync_directory(self.directory / STEPS)
+        self._last = record
+        hashes = (name for pairs in names.values() for _, *both in pairs for name in both)
+        self._snapshots.keep_only([model, *hashes])
+
+    def release(self) -> None:
+        """Let another process go on."""
+        self._lock.release()
+
+    def _path(self, round: int) -> Path:
+        return self.directory / STEPS / f"{round:06}.json"
+
+    def _read(self, round: int) -> dict[str, Any]:
+        return _parsed(self._path(round))
+
+    def _put(self, pairs: Pairs) -> Names:
+        """Write the pairs that the last step did not have; what Δw and Δg of each are called."""
+        old = self._last["pairs"] if self._last else {}
+        known = {(client, entry[0]): entry for client, entries in old.items() for entry in entries}
+        moved: dict[int, str] = {}
+        return {
+            client: [known.get((client, pair.round)) or self._put_pair(pair, moved) for pair in of_client]
+            for client, of_client in pairs.items()
+        }
+
+    def _put_pair(self, pair: Pair, moved: dict[int, str]) -> tuple[int, str, str]:
+        """Write a pair; the clients of a round share one Δw."""
+        if pair.round not in moved:
+            moved[pair.round] = self._snapshots.put_array("pair", pair.moved)
+        return pair.round, moved[pair.round], self._snapshots.put_array("pair", pair.changed)
+
+    def _pairs(self, names: Names) -> Pairs:
+        """The pairs of these names, each vector read once."""
+        vectors: dict[str, Vector] = {}
+        for entry in (entry for entries in names.values() for entry in entries):
+            for name in entry[1:]:
+                if name not in vectors:
+                    array = self._snapshots.array(name, "pair", (self._layout.size,), "F32")
+                    vectors[name] = np.asarray(array, np.float32)
+        return {
+            client: tuple(Pair(t, vectors[moved], vectors[changed]) for t, moved, changed in entries)
+            for client, entries in names.items()
+        }
+
+
+def _alone(directory: Path) -> Lock:
+    try:
+        return Lock(directory)
+    except HistoryError as error:
+        raise HistoryError(
+            f"{directory}: another process is at this recovery; let it end, or end it"
+        ) from error
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(read_regular(path, limit=LARGEST))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path}: not a JSON document") from error
+    if not isinstance(table, dict):
+        raise DamagedError(f"{path}: not a table of values")
+    return table
