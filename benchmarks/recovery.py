@@ -1,0 +1,127 @@
+"""Every recovery method on the same trainings: accuracy, attack success, work, time, bytes.
+
+usage: python benchmarks/recovery.py [--results DIR] [--only WORD] [--table]
+
+MNIST, 20 clients of 600 examples, 40 rounds of 5 local epochs, MLP, three seeds, 10/25/50% malicious,
+a boosted backdoor and noise-trim; and softmax regression, the convex case. Each cell is a small file, so that
+an interrupted run goes on where it stopped. --table prints the tables from the files alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from statistics import mean, stdev
+
+from fedcrab.experiment.config import load
+from fedcrab.experiment.recovery import judged, poisoned, recovered
+from fedcrab.experiment.rerecord import rerecord
+from fedcrab.experiment.setup import open_history, prepare, run
+from fedcrab.history import Every, Everything, History, Selective
+from fedcrab.report.tables import size
+
+SEEDS, FRACTIONS = (0, 1, 2), (0.1, 0.25, 0.5)
+COMMON = [
+    "data.examples_per_client=600",
+    "local.learning_rate=0.05",
+    "history.name=everything",
+    "history.settings={}",
+]
+ATTACKS = {
+    "backdoor": ["attack.name=backdoor", "attack.settings.boost=3.0"],
+    "noise-trim": ["attack.name=noise-trim", "attack.settings.scale=5.0"],
+}
+METHODS = {
+    "retrain": Selective,
+    "federaser": lambda: Every(2),
+    "fedrecover": Everything,
+    "crab-paper": Selective,
+    "crab-hardened": Selective,
+}
+
+
+def cells() -> dict[str, list[str]]:
+    """Every cell's name and settings."""
+    found = {}
+    for seed in SEEDS:
+        for fraction in FRACTIONS:
+            for attack, settings in ATTACKS.items():
+                changes = ["model=mlp", f"attack.fraction={fraction}", f"seed={seed}", *settings]
+                found[f"mlp-{attack}-{fraction:.0%}-{seed}"] = [*COMMON, *changes]
+        convex = ["model=softmax", "attack.fraction=0.25", f"seed={seed}", *ATTACKS["backdoor"]]
+        found[f"softmax-backdoor-25%-{seed}"] = [*COMMON, *convex]
+    return found
+
+
+def run_cell(changes: list[str]) -> list[dict[str, object]]:
+    """One training, recorded three ways, recovered by every method."""
+    setup = prepare(load("paper-mnist", changes))
+    with tempfile.TemporaryDirectory(dir=".") as place:
+        with open_history(setup, Path(place) / "everything", resume=False) as history:
+            for _ in run(setup, history):
+                pass
+        kept = {"Everything": History.open(Path(place) / "everything")}
+        for selection in (Selective(), Every(2)):
+            name = type(selection).__name__
+            kept[name] = rerecord(kept["Everything"], Path(place) / name, selection)
+        outcomes = [poisoned(kept["Everything"])]
+        for method, selection in METHODS.items():
+            source = kept[type(selection()).__name__]
+            outcomes.append(recovered(method, source, setup.attackers.clients, setup))
+        retrained = outcomes[1].model
+        rows = [judged(setup, outcome, retrained) for outcome in outcomes]
+    setup.close()
+    return rows
+
+
+def table(results: dict[str, list[dict[str, float]]]) -> str:
+    """The cells as markdown, mean ± spread over the seeds."""
+    lines = [
+        "| setting | method | TA % | ASR % | rollback | rounds | client-rounds | seconds | history | distance |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for setting in dict.fromkeys(name.rsplit("-", 1)[0] for name in results):
+        group = [rows for name, rows in results.items() if name.rsplit("-", 1)[0] == setting]
+        for place, first in enumerate(group[0]):
+            rows = [rows[place] for rows in group]
+            cell = [
+                spread([100 * r["ta"] for r in rows]),
+                spread([100 * r["asr"] for r in rows]) if first["asr"] is not None else "-",
+                ", ".join(str(r["rollback_round"]) for r in rows) if first["rounds"] else "-",
+                f"{mean(r['rounds'] for r in rows):.0f}" if first["rounds"] else "-",
+                f"{mean(r['client_rounds'] for r in rows):.0f}" if first["rounds"] else "-",
+                spread([r["seconds"] for r in rows]) if first["rounds"] else "-",
+                size(mean(r["bytes"] for r in rows)) if first["bytes"] else "-",
+                spread([r["distance"] for r in rows], 2),
+            ]
+            lines.append(f"| {setting} | {first['method']} | {' | '.join(cell)} |")
+    return "\n".join(lines)
+
+
+def spread(values: list[float], digits: int = 1) -> str:
+    """Mean ± standard deviation."""
+    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{deviation}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/recovery"))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    for name, changes in cells().items():
+        path = arguments.results / f"{name}.json"
+        if arguments.only in name and not path.exists() and not arguments.table:
+            path.write_text(json.dumps({"settings": changes, "methods": run_cell(changes)}, indent=1) + "\n")
+            print(name, flush=True)
+    done = [arguments.results / f"{name}.json" for name in cells()]
+    found = {path.stem: json.loads(path.read_text())["methods"] for path in done if path.exists()}
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
