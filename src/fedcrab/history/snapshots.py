@@ -41,12 +41,11 @@ class Snapshots:
 
     def put_model(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
         """Write the model ``start`` (or ``start + step``) with its tensors named; gives its hash."""
-        shapes = {f.name: f.shape for f in layout.fields}
-        return self._put(_header(shapes, "F32"), _sums(start, step))
+        return self._put(header(layout), _sums(start, step))
 
     def hash_of(self, layout: Layout, model: Vector) -> str:
         """The hash that :meth:`put_model` would give."""
-        digest = hashlib.sha256(_header({f.name: f.shape for f in layout.fields}, "F32"))
+        digest = hashlib.sha256(header(layout))
         for piece in _sums(model, None):
             digest.update(piece)
         return digest.hexdigest()
@@ -87,8 +86,8 @@ class Snapshots:
         content = read_regular(path, limit=size + HEADER)
         if hashlib.sha256(content).hexdigest() != digest:
             raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
-        header = int.from_bytes(content[:8], "little")
-        if header > HEADER or 8 + header + size != len(content):
+        length = 8 + int.from_bytes(content[:8], "little")
+        if length > HEADER or length + size != len(content):
             raise DamagedError(f"{path}: not {size} bytes of tensors after a header of at most {HEADER}")
         try:
             return dict(deserialize(content))  # type: ignore[no-untyped-call]
@@ -131,6 +130,11 @@ class Snapshots:
     def _discard(self, path: Path) -> None:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def header(layout: Layout) -> bytes:
+    """The head of a model's file."""
+    return _header({f.name: f.shape for f in layout.fields}, "F32")
 
 
 def _header(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from fedcrab.admission import screen
+from fedcrab.admission import as_printable, screen
 from fedcrab.errors import HistoryError, RecordError
 from fedcrab.geometry import Measures, measure, measure_sketched
 from fedcrab.history.contents import Contents
@@ -147,7 +147,7 @@ class Writer:
             digests=_digests(updates),
             references=self.contents.references,
             coordinates=measures.coordinates,
-            rejected=(*round.rejected, *rejected),
+            rejected=(*map(as_printable, round.rejected), *rejected),
         )
         return entry, mean
 
