@@ -15,6 +15,7 @@ from fedcrab.vectors import is_finite
 
 MOST_EXAMPLES = 10**9  # a client that claims more examples than this is not believed
 LONGEST_ID = 200
+LONGEST_TEXT = 1000  # characters of anything that a ledger says in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,12 @@ def screen(updates: Updates, *, size: int) -> tuple[Updates, tuple[Rejection, ..
 def nobody(size: int) -> Updates:
     """The updates of a round in which no usable answer came."""
     return Updates((), np.zeros((0, size), np.float32), np.zeros(0))
+
+
+def as_printable(rejection: Rejection) -> Rejection:
+    """A rejection that somebody else found, made fit to be written down."""
+    fit = (t if t.isprintable() else ascii(t) for t in (str(rejection.client), str(rejection.reason)))
+    return Rejection(*(text[:LONGEST_TEXT] for text in fit))
 
 
 def printable(client: object) -> ClientId:

@@ -15,6 +15,7 @@ from fedcrab.errors import ConfigError, RecordError
 
 Vector = NDArray[np.float32]
 ClientId = str
+MOST_DIMENSIONS = 32  # of a tensor, in every version of numpy
 
 
 def natural(client: ClientId) -> tuple[tuple[bool, int, str], ...]:
@@ -48,6 +49,8 @@ class Layout:
         names = [f.name for f in self.fields]
         if len(set(names)) != len(names):
             raise ConfigError(f"a layout names each tensor once, got {names}")
+        if deep := [f.name for f in self.fields if len(f.shape) > MOST_DIMENSIONS]:
+            raise ConfigError(f"tensor {deep[0]!r} has more than {MOST_DIMENSIONS} dimensions")
 
     @classmethod
     def flat(cls, size: int) -> Layout:

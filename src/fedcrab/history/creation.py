@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import secrets
 import shutil
@@ -13,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fedcrab.admission import LONGEST_TEXT
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.history.disk import explained, make_directory
 from fedcrab.history.entries import GENESIS, Charter, link
 from fedcrab.history.ledger import Ledger
+from fedcrab.history.reading import LONGEST_JSON
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
-from fedcrab.history.snapshots import Snapshots
+from fedcrab.history.snapshots import HEADER, Snapshots, header
 from fedcrab.history.verification import load
 from fedcrab.types import Vector
 from fedcrab.vectors import is_finite
@@ -55,6 +58,16 @@ def _check(charter: Charter, model: Vector) -> None:
     size = charter.layout.size
     if np.shape(model) != (size,) or model.dtype != np.float32 or not is_finite(model):
         raise ConfigError(f"the initial model must be {size} finite float32 numbers")
+    for text in (charter.aggregation, *(f.name for f in charter.layout.fields)):
+        if not isinstance(text, str) or not text.isprintable() or len(text) > LONGEST_TEXT:
+            raise ConfigError(
+                "the names of tensors and of the aggregation must be printable and of at most "
+                f"{LONGEST_TEXT} characters, got {ascii(text)[:80]}"
+            )
+    if len(json.dumps(charter.to_table())) > LONGEST_JSON or len(header(charter.layout)) > HEADER:
+        raise ConfigError(
+            f"{len(charter.layout.fields)} tensors with these names are more than a history can describe"
+        )
     for name, value in (("gram_limit", charter.gram_limit), ("sketch_size", charter.sketch_size)):
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")

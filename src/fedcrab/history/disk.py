@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from itertools import count
 from pathlib import Path
 
@@ -30,9 +31,9 @@ def explained(what: str) -> Iterator[None]:
         ) from error
 
 
-def write_named(path: Path, parts: Iterable[Part]) -> None:
-    """Write a file under a temporary name, force it to the disk, then give it its name."""
-    _write_then_name(path.parent / f".{path.name}{TEMPORARY}", parts, lambda _digest: path)
+def write_named(path: Path, parts: Iterable[Part]) -> str:
+    """Write a file under a temporary name, force it to the disk, then give it its name; gives its sha256."""
+    return _write_then_name(path.parent / f".{path.name}{TEMPORARY}", parts, lambda _digest: path)
 
 
 def write_addressed(directory: Path, parts: Iterable[Part], *, ending: str) -> str:
@@ -104,29 +105,28 @@ def make_directory(directory: Path) -> None:
 
 def read_regular(path: Path, *, limit: int) -> bytes:
     """The content of a plain file of at most ``limit`` bytes; no link is followed."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise DamagedError(f"{path}: {_missing(error)}") from error
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise DamagedError(f"{path}: not a plain file")
-        if status.st_size > limit:
-            raise DamagedError(f"{path}: {status.st_size} bytes where at most {limit} are possible")
+    with _open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise DamagedError(f"{path}: {size} bytes where at most {limit} are possible")
         return file.read()
 
 
 def hash_regular(path: Path) -> str:
     """The sha256 of a plain file, read in pieces; no link is followed."""
+    with _open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open_regular(path: Path) -> BufferedReader:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise DamagedError(f"{path}: {_missing(error)}") from error
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise DamagedError(f"{path}: not a plain file")
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise DamagedError(f"{path}: not a plain file")
+    return os.fdopen(fd, "rb")
 
 
 def _missing(error: OSError) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.admission import MOST_EXAMPLES
+from fedcrab.admission import LONGEST_TEXT, MOST_EXAMPLES
 from fedcrab.errors import DamagedError, FedcrabError, HistoryError
 from fedcrab.geometry import Coordinates
 from fedcrab.history.entries import FORMAT, Charter, Closing, Entry, RoundEntry, WindowEntry, number
@@ -235,16 +235,15 @@ def _coordinates(blob: object, points: int, sketched: bool) -> Coordinates:
 
 def _json(value: object) -> Any:
     """What a text of ours says; a text that is long would become far longer."""
-    if len(_text(value)) > LONGEST_JSON:
+    return json.loads(_text(value, longest=LONGEST_JSON))
+
+
+def _text(value: object, *, longest: int = LONGEST_TEXT) -> str:
+    if not isinstance(value, str) or len(value) > longest or not value.isprintable():
+        what = ascii(value[:30] if isinstance(value, str | bytes) else value)[:40]
         raise DamagedError(
-            f"a text of {len(_text(value))} characters, where {LONGEST_JSON} are more than enough"
+            f"a printable text of at most {longest} characters is expected where {what} stands"
         )
-    return json.loads(_text(value))
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise DamagedError(f"a text is expected where {str(value)[:40]!r} stands")
     return value
 
 

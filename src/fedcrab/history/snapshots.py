@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from fedcrab.errors import DamagedError
-from fedcrab.history.disk import TEMPORARY, Part, read_regular, sync_directory, write_addressed
+from fedcrab.history.disk import TEMPORARY, Part, read_regular, sync_directory, write_addressed, write_named
 from fedcrab.types import Layout, Vector
 from fedcrab.vectors import Matrix64, Sliced
 
@@ -43,12 +43,11 @@ class Snapshots:
 
     def put_model(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
         """Write the model ``start`` (or ``start + step``) with its tensors named; gives its hash."""
-        shapes = {f.name: f.shape for f in layout.fields}
-        return self._put(_header(shapes, "F32"), _sums(start, step))
+        return self._put(header(layout), _sums(start, step))
 
     def hash_of(self, layout: Layout, model: Vector) -> str:
         """The hash that :meth:`put_model` would give."""
-        digest = hashlib.sha256(_header({f.name: f.shape for f in layout.fields}, "F32"))
+        digest = hashlib.sha256(header(layout))
         for piece in _sums(model, None):
             digest.update(piece)
         return digest.hexdigest()
@@ -82,49 +81,14 @@ class Snapshots:
 
     def model(self, digest: str, layout: Layout) -> Vector:
         """The model of this hash as a flat vector, checked against the hash and the layout."""
-        tensors = self._read(digest, layout.size * 4)
-        vector = np.empty(layout.size, np.float32)
-        for name, view in layout.views(vector).items():
-            view[...] = self._tensor(digest, tensors, name, view.shape, "F32")
-        if len(tensors) != len(layout.fields):
-            raise DamagedError(f"{self.path(digest)}: has tensors that the layout does not know")
-        return vector
+        return read_model(self.path(digest), digest, layout)
 
     def array(self, digest: str, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """One tensor of this hash, checked against the hash, the shape and the type."""
-        items = int(np.prod(shape, dtype=object)) if shape else 1
-        tensors = self._read(digest, items * np.dtype(_DTYPES[dtype]).itemsize)
-        return self._tensor(digest, tensors, name, shape, dtype)
-
-    def _read(self, digest: str, size: int) -> dict[str, Mapping[str, object]]:
-        """The tensors of a file of ``size`` bytes of data, its hash checked first."""
         path = self.path(digest)
-        content = read_regular(path, limit=size + HEADER)
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
-        header = int.from_bytes(content[:8], "little")
-        if header > HEADER or 8 + header + size != len(content):
-            raise DamagedError(f"{path}: not {size} bytes of tensors after a header of at most {HEADER}")
-        try:
-            return dict(deserialize(content))  # type: ignore[no-untyped-call]
-        except SafetensorError as error:
-            raise DamagedError(f"{path}: not a safetensors file ({error})") from error
-
-    def _tensor(
-        self,
-        digest: str,
-        tensors: Mapping[str, Mapping[str, object]],
-        name: str,
-        shape: tuple[int, ...],
-        dtype: str,
-    ) -> NDArray[np.generic]:
-        found = tensors.get(name)
-        if found is None or found["dtype"] != dtype or found["shape"] != list(shape):
-            raise DamagedError(f"{self.path(digest)}: no {dtype} tensor {name!r} of shape {shape} in it")
-        data = found["data"]
-        if not isinstance(data, bytes | bytearray):
-            raise DamagedError(f"{self.path(digest)}: tensor {name!r} has no data")
-        return np.frombuffer(data, _DTYPES[dtype]).reshape(shape)
+        items = int(np.prod(shape, dtype=object)) if shape else 1
+        tensors = _read(path, digest, items * np.dtype(_DTYPES[dtype]).itemsize)
+        return _tensor(path, tensors, name, shape, dtype)
 
     def files(self) -> Iterator[Path]:
         """Everything in the folder, in the order of the names."""
@@ -155,6 +119,53 @@ class _OnDisk:
     def __getitem__(self, part: slice, /) -> Matrix64:
         content = os.pread(self._fd, 8 * (part.stop - part.start), self._start + 8 * part.start)
         return np.frombuffer(content, "<f8")
+
+
+def write_model(path: Path, layout: Layout, model: Vector) -> str:
+    """Write a model under a name of its own, whole; gives the sha256 of the file."""
+    return write_named(path, _after(header(layout), _sums(model, None)))
+
+
+def read_model(path: Path, digest: str, layout: Layout) -> Vector:
+    """A model's file as a flat vector, checked against its hash and the layout."""
+    tensors = _read(path, digest, layout.size * 4)
+    vector = np.empty(layout.size, np.float32)
+    for name, view in layout.views(vector).items():
+        view[...] = _tensor(path, tensors, name, view.shape, "F32")
+    if len(tensors) != len(layout.fields):
+        raise DamagedError(f"{path}: has tensors that the layout does not know")
+    return vector
+
+
+def _read(path: Path, digest: str, size: int) -> dict[str, Mapping[str, object]]:
+    """The tensors of a file of ``size`` bytes of data, its hash checked first."""
+    content = read_regular(path, limit=size + HEADER)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
+    length = 8 + int.from_bytes(content[:8], "little")
+    if length > HEADER or length + size != len(content):
+        raise DamagedError(f"{path}: not {size} bytes of tensors after a header of at most {HEADER}")
+    try:
+        return dict(deserialize(content))  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise DamagedError(f"{path}: not a safetensors file ({error})") from error
+
+
+def _tensor(
+    path: Path, tensors: Mapping[str, Mapping[str, object]], name: str, shape: tuple[int, ...], dtype: str
+) -> NDArray[np.generic]:
+    found = tensors.get(name)
+    if found is None or found["dtype"] != dtype or found["shape"] != list(shape):
+        raise DamagedError(f"{path}: no {dtype} tensor {name!r} of shape {shape} in it")
+    data = found["data"]
+    if not isinstance(data, bytes | bytearray):
+        raise DamagedError(f"{path}: tensor {name!r} has no data")
+    return np.frombuffer(data, _DTYPES[dtype]).reshape(shape)
+
+
+def header(layout: Layout) -> bytes:
+    """The head of a model's file."""
+    return _header({f.name: f.shape for f in layout.fields}, "F32")
 
 
 def _header(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:

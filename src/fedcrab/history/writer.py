@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from fedcrab.admission import screen
+from fedcrab.admission import as_printable, screen
 from fedcrab.errors import DamagedError, HistoryError, RecordError
 from fedcrab.geometry import Measures, measure, measure_sketched
 from fedcrab.history.contents import Contents
@@ -145,7 +145,7 @@ class Writer:
             digests=digests.result(),
             references=self.contents.references,
             coordinates=measures.coordinates,
-            rejected=(*round.rejected, *rejected),
+            rejected=(*map(as_printable, round.rejected), *rejected),
         )
 
     def _put_snapshots(self, round: Round, updates: Updates) -> tuple[str, str, str | None]:
