@@ -79,7 +79,7 @@ def run_cell(changes: list[str]) -> list[dict[str, object]]:
 def table(results: dict[str, list[dict[str, float]]]) -> str:
     """The cells as markdown, mean ± spread over the seeds."""
     lines = [
-        "| setting | method | TA % | ASR % | rollback | rounds | client-rounds | seconds | history | distance |",
+        "| setting | method | TA % | ASR % | rollback | rounds | client-rounds | s | history | distance |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for setting in dict.fromkeys(name.rsplit("-", 1)[0] for name in results):

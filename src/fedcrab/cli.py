@@ -33,6 +33,7 @@ Evidence = StrEnum("Evidence", ["all", "stored"])
 Rule = StrEnum("Rule", ["prefix", "last"])
 Preset = StrEnum("Preset", ["hardened", "paper"])
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a history.")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core unless given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
@@ -80,7 +81,7 @@ def train(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; one a core unless given.")] = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a simulated fleet, attackers and all, and record it.
@@ -146,6 +147,49 @@ def _ids(text: str) -> list[str]:
     if not ids:
         raise ConfigError("--malicious names no client; give ids such as --malicious 3,7")
     return ids
+
+
+@app.command(epilog="Example: fedcrab recover my-history --malicious 3,7 --method all --out recovered")
+def recover(
+    directory: Directory,
+    malicious: Annotated[str, typer.Option(metavar="IDS", help="Ids of the malicious clients: 3,7")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write what is recovered.")],
+    method: Annotated[
+        str, typer.Option(help="crab-hardened, crab-paper, federaser, fedrecover, retrain, or all.")
+    ] = "crab-hardened",
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild the model with the honest clients of a simulated fleet.
+
+    Each step is saved: the same command goes on after an interruption, and gives the same bits.
+    """
+    from fedcrab.experiment.recover_command import recover_command
+
+    rows, refused = recover_command(directory, _ids(malicious), method, out, workers=workers)
+    _show_methods(rows, refused, as_json)
+
+
+@app.command(epilog="Example: fedcrab evaluate recovered")
+def evaluate(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote.")],
+    membership: Annotated[bool, typer.Option(help="Membership inference too: a shadow training.")] = True,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy, what is left of the attack, membership, cost, distance: poisoned beside recovered."""
+    from fedcrab.experiment.recover_command import evaluate_command
+
+    rows = evaluate_command(directory, with_membership=membership, workers=workers)
+    _show_methods(rows, {}, as_json)
+
+
+def _show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        _print_json({"methods": rows, "refused": refused})
+        return
+    _print(tables.methods_table(rows))
+    _print(*(f"{name}: {why}" for name, why in refused.items()))
 
 
 @app.command(epilog="Example: fedcrab verify my-history")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedcrab.experiment import names
 from fedcrab.experiment.setup import Setup, aggregate_of
 from fedcrab.history import History
 from fedcrab.recover import Step
+from fedcrab.recover.progress import resumable, saved_model, saved_steps
 from fedcrab.rollback import Plan, plan
 from fedcrab.types import ClientId, Vector
 
@@ -26,7 +28,7 @@ class Outcome:
     method: str
     model: Vector = field(repr=False)
     plan: Plan | None = None
-    steps: tuple[Step, ...] = field(default=(), repr=False)
+    steps: tuple[dict[str, Any], ...] = field(default=(), repr=False)  # each as Step.to_table gives it
     cost: Cost = Cost(0, 0.0, 0, 0.0)
     seconds: float = 0.0  # in all, the server's own work included
     bytes: int = 0  # of the history it was recovered from
@@ -42,26 +44,38 @@ class Recovery:
         malicious: Collection[ClientId],
         setup: Setup,
         *,
-        after: Step | None = None,
+        saved: Path | None = None,
         **changes: Any,
     ) -> None:
+        """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on."""
         row = names.look_up("method", method, names.METHODS)
         self.method, self.plan = method, plan(history, malicious, **row.plan)
         self._fleet = MeteredFleet(setup.fleet, epochs=setup.config.local.epochs)
-        self._seconds, self._done = 0.0, [after] if after else []
+        self._saved, self._seconds = saved, 0.0
+        self._last: Vector | None = None
+        self._tables = saved_steps(saved) if saved else []
         settings = {**row.settings, **changes}
-        self._steps = names.call(
-            f"method {method!r}",
-            row.function,
-            self.plan,
-            self._fleet,
-            settings={
-                **settings,
-                "aggregate": aggregate_of(setup.config),
-                "epochs": setup.config.local.epochs,
-                "after": after,
-            },
-        )
+        fixed = {"aggregate": aggregate_of(setup.config), "epochs": setup.config.local.epochs}
+        what = f"method {method!r}"
+        self._steps: Iterator[Step] = names.call(
+            what, row.function, self.plan, self._fleet, settings=settings, **fixed
+        )  # refused here, before anything is written, where the history does not have what it needs
+        if saved is not None:
+            request = {"method": method, **settings}
+            self._steps = resumable(
+                saved, row.function, self.plan, self._fleet, request=request, **settings, **fixed
+            )
+
+    @property
+    def done(self) -> int:
+        """How many steps there are by now, those of earlier runs included."""
+        return len(self._tables)
+
+    @property
+    def length(self) -> int:
+        """About how many there will be."""
+        whole = self.method.startswith("crab")
+        return len(self.plan.replay) if whole else len(self.plan.history.rounds)
 
     def __iter__(self) -> Iterator[Step]:
         """The steps; only the time that the method itself takes is counted."""
@@ -71,16 +85,23 @@ class Recovery:
             self._seconds += time.perf_counter() - started
             if step is None:
                 return
-            self._done = [*self._done, step]
+            self._tables.append(step.to_table())
+            self._last = step.model
             yield step
 
     def outcome(self) -> Outcome:
         """What has come out so far."""
         history = self.plan.history
-        model = self._done[-1].model if self._done else history.model(self.plan.rollback_round)
         stored = history.bytes()["total"] if self.method != "retrain" else 0
-        cost = self._fleet.cost
-        return Outcome(self.method, model, self.plan, tuple(self._done), cost, self._seconds, stored)
+        steps = tuple(self._tables)
+        return Outcome(self.method, self._model(), self.plan, steps, self._fleet.cost, self._seconds, stored)
+
+    def _model(self) -> Vector:
+        if self._last is not None:
+            return self._last
+        if self._saved is not None and self._tables:
+            return saved_model(self._saved, self.plan.history.charter.layout)
+        return self.plan.history.model(self.plan.rollback_round)
 
 
 def recovered(
@@ -111,7 +132,7 @@ def judged(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> d
         "misr": None,
         "rollback_round": outcome.plan.rollback_round if outcome.plan else None,
         "rounds": len(outcome.steps),
-        "client_rounds": outcome.cost.client_rounds,
+        "client_rounds": sum(len(step["asked"]) for step in outcome.steps),
         "sample_gradients": outcome.cost.sample_gradients,
         "seconds": outcome.seconds,
         "bytes": outcome.bytes,

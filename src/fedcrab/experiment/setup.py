@@ -44,7 +44,12 @@ class Setup:
     attackers: Attackers
     predictor: Predictor
     probe: Probe
-    examples: NDArray[np.int64]  # clients × classes
+    parts: Parts  # which training examples each client has
+
+    @property
+    def examples(self) -> NDArray[np.int64]:
+        """How many examples of each class each client has."""
+        return counts(self.dataset.train_y, self.parts, classes=self.dataset.classes)
 
     @property
     def architecture(self) -> Architecture:
@@ -76,7 +81,7 @@ def prepare(config: Config, *, workers: int | None = None) -> Setup:
         attackers=attackers_of(config, honest),
         predictor=predictor,
         probe=Probe(predictor, probe_x, probe_y),
-        examples=counts(dataset.train_y, parts, classes=dataset.classes),
+        parts=parts,
     )
 
 

@@ -161,6 +161,23 @@ class Progress:
         }
 
 
+def saved_steps(directory: Path) -> list[dict[str, Any]]:
+    """Every step that a directory has, as :meth:`Step.to_table` gives it."""
+    paths = sorted((directory / STEPS).glob("*.json"))
+    try:
+        return [_parsed(path)["step"] for path in paths]
+    except KeyError as error:
+        raise DamagedError(f"{directory}: a step cannot be read") from error
+
+
+def saved_model(directory: Path, layout: Layout) -> Vector:
+    """The model after the last step that a directory has."""
+    paths = sorted((directory / STEPS).glob("*.json"))
+    if not paths:
+        raise HistoryError(f"{directory}: no step is done yet")
+    return Snapshots(directory / SNAPSHOTS).model(str(_parsed(paths[-1]).get("model")), layout)
+
+
 def _alone(directory: Path) -> Lock:
     try:
         return Lock(directory)

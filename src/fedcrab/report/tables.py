@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -134,6 +134,35 @@ def curve_table(plan: Plan, name: str) -> Table:
         )
         table.add_row(str(j), str(t), number(plan.sensitivity[j]), number(plan.threshold[j]), mark)
     return table
+
+
+def methods_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What each method recovered, and at what cost."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "method": lambda r: r["method"],
+        "TA": lambda r: _percent(r["ta"]),
+        "ASR": lambda r: _percent(r["asr"]),
+        "MISR": lambda r: _percent(r["misr"]),
+        "rolled back to": lambda r: _whole(r["rollback_round"] if r["method"].startswith("crab") else None),
+        "rounds": lambda r: _whole(r["rounds"]),
+        "client-rounds": lambda r: _whole(r["client_rounds"]),
+        "seconds": lambda r: f"{r['seconds']:.1f}" if r["seconds"] else "-",
+        "history": lambda r: size(r["bytes"]) if r["bytes"] else "-",
+        "distance to retrained": lambda r: "-" if r["distance"] is None else number(r["distance"]),
+    }
+    shown = [name for name in columns if name != "MISR" or any(r["misr"] is not None for r in rows)]
+    table = _table("Recovery", *shown)
+    for row in rows:
+        table.add_row(*(columns[name](row) for name in shown))
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _whole(value: int | None) -> str:
+    return "-" if value is None else str(value)
 
 
 def warnings_lines(plans: Mapping[str, Plan]) -> list[Text]:
