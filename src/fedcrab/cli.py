@@ -61,11 +61,11 @@ def version(
 @app.command(epilog="Example: fedcrab demo --out my-history")
 def demo(
     out: Annotated[
-        Path | None, typer.Option("--out", help="Keep the recorded history in this directory.")
+        Path | None, typer.Option("--out", help="Keep histories and picture in this directory.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record a small training with hidden attackers, then show what the history says of them."""
+    """A training with hidden attackers, recorded; then every way to recover from them, side by side."""
     with run_demo(out) as result:
         if as_json:
             _print_json(result.to_table())

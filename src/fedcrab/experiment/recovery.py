@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedcrab.attack import Trigger
-from fedcrab.evaluate import Cost, MeteredFleet, accuracy, attack_success
+from fedcrab.evaluate import AttackSuccess, Cost, MeteredFleet, accuracy, attack_success
 from fedcrab.experiment import names
 from fedcrab.experiment.setup import Setup, aggregate_of
 from fedcrab.history import History
@@ -123,12 +123,12 @@ def judged(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> d
     """The measures of one outcome, as plain values."""
     x, y = setup.dataset.test_x, setup.dataset.test_y
     predict = setup.predictor.predict
-    success = _success(setup, outcome.model)
+    success = attack_success_of(setup, outcome.model)
     return {
         "method": outcome.method,
         "ta": accuracy(predict, outcome.model, x, y),
-        "asr": success and success.without_target,
-        "asr_with_target": success and success.with_target,
+        "asr": success.without_target if success else None,
+        "asr_with_target": success.with_target if success else None,
         "misr": None,
         "rollback_round": outcome.plan.rollback_round if outcome.plan else None,
         "rounds": len(outcome.steps),
@@ -140,7 +140,7 @@ def judged(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> d
     }
 
 
-def _success(setup: Setup, model: Vector) -> Any:
+def attack_success_of(setup: Setup, model: Vector) -> AttackSuccess | None:
     """ASR, where the attack has a trigger."""
     attack = setup.config.attack
     if attack is None or attack.name not in ("backdoor", "dba"):

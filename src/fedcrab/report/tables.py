@@ -22,14 +22,15 @@ LONGEST = 60  # rows shown of a long history unless all are asked for
 def history_tables(history: History, *, everything: bool = False) -> RenderableType:
     """A history: what it is, its rounds, its clients, its bytes."""
     return Group(
-        _headline(history),
+        headline(history),
         _rounds(history, everything),
         _clients(summarise_clients(history), everything),
         bytes_line(history.bytes(), len(history.kept)),
     )
 
 
-def _headline(history: History) -> Text:
+def headline(history: History) -> Text:
+    """A history in one line."""
     windows, rounds = len(history.contents.windows), len(history.rounds)
     state = "closed" if history.closed else "open"
     return Text(

@@ -1,4 +1,4 @@
-"""The demonstration: a small training with hidden attackers, recorded, and what the history says of it.
+"""The small demonstration: a training with hidden attackers, recorded, and what the history says of it.
 
 Softmax regression on Gaussian classes, in plain numpy: no network, no other package, a few seconds.
 """
@@ -33,7 +33,7 @@ Examples = tuple[NDArray[np.float64], NDArray[np.intp]]
 
 
 @dataclass(frozen=True)
-class Demo:
+class Recorded:
     """What the demonstration found."""
 
     history: History
@@ -62,17 +62,20 @@ class Demo:
                 f"History on disk: {tables.size(ours)}; with every update vector kept it would be "
                 f"{tables.size(theirs)}, {theirs / ours:.0f} times as much."
             ),
+            Text(
+                "With the extra 'simulate' installed, the demo also recovers: pip install 'fedcrab[simulate]'"
+            ),
         ]
 
 
 @contextmanager
-def run_demo(out: Path | None = None) -> Iterator[Demo]:
+def record_and_plan(out: Path | None = None) -> Iterator[Recorded]:
     """Record the training twice, by Crab's selection and with everything kept, and plan from the first."""
     with tempfile.TemporaryDirectory() as place:
         everything = _train(Path(place) / "everything", Everything())
         history = _train(out or Path(place) / "selective", Selective())
         plans = {name: plan(history, ATTACKERS, **settings) for name, settings in PRESETS.items()}
-        yield Demo(history, plans, everything.bytes()["total"])
+        yield Recorded(history, plans, everything.bytes()["total"])
 
 
 def _train(path: Path, selection: Selection) -> History:
