@@ -34,7 +34,10 @@ def write_head(path: Path, entries: int, digest: str, ledger: str | None) -> Non
 
 def put_ledger(path: Path, content: bytes, entries: int, digest: str, *, sealed: bool = True) -> None:
     """Bytes as the ledger of a history, under a head that says they are right."""
-    (path / LEDGER).write_bytes(content)
+    fd = os.open(path / LEDGER, os.O_WRONLY | os.O_CREAT)
+    os.pwrite(fd, content, 0)
+    os.ftruncate(fd, len(content))
+    os.close(fd)
     write_head(path, entries, digest, hashlib.sha256(content).hexdigest() if sealed else None)
 
 

@@ -59,11 +59,13 @@ def create(path: Path, selection: str) -> History:
     )
 
 
-def record(path: Path, selection: str, acknowledge: Acknowledge = lambda _: None) -> None:
+def record(
+    path: Path, selection: str, acknowledge: Acknowledge = lambda _: None, *, count: int = len(LOSSES)
+) -> None:
     """The whole recording, without a thought of failure."""
     history = create(path, selection)
     acknowledge(CREATED)
-    for each in rounds():
+    for each in rounds(count):
         history.record(each)
         acknowledge(each.index)
     history.close()
