@@ -27,7 +27,7 @@ import numpy as np
 HERE = Path(__file__).parent
 PEERS = ("fedjax", "pfl", "fluke", "fedlab", "flower")
 LEARNED = 0.3  # accuracy on the test set; chance is 0.1
-EPOCHS = {"mlp": 5, "cnn": 2, "own": 2}
+EPOCHS = {"mlp": 5, "cnn": 2, "own": 5}
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="this contestant; may be repeated")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--epochs", type=int, default=0, help="local epochs; default 5 (mlp) or 2")
+    parser.add_argument("--epochs", type=int, default=0, help="local epochs; default 5, for the CNN 2")
     parser.add_argument("--prefix", default="", help="a command to run each contestant under, such as flock")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
