@@ -189,6 +189,16 @@ def test_what_is_not_finite_comes_back_as_it_is():
         assert update.isnan().any()
 
 
+def test_a_batch_larger_than_all_examples_is_all_of_them():
+    architecture = Architecture("mlp", (1, 8, 8), 10)
+    start = torch.from_numpy(bridge.initial_model(architecture, seed=0))
+    tasks = tasks_for(architecture, [9, 40])
+    local = LocalTraining(batch=10**12)
+    got = train(engine_for(architecture.build(), local, seed=SEED), start, tasks)
+    expected = torch.stack([bare_loop(architecture, local, start, task, 2) for task in tasks])
+    assert (got - expected).abs().max() < 1e-6
+
+
 def test_no_epochs_is_no_change():
     architecture = Architecture("mlp", (1, 8, 8), 10)
     start = torch.from_numpy(bridge.initial_model(architecture, seed=0))

@@ -64,7 +64,7 @@ class Stack:
         self, layers: list[Layer], local: LocalTraining, start: Tensor, *, clients: int, longest: int
     ) -> None:
         self._layers, self._local, self._start = layers, local, start
-        batch, features = local.batch, layers[0].inputs
+        batch, features = min(local.batch, longest), layers[0].inputs
         whole = max(1, REFILL_NUMBERS // (features * batch)) * batch
         self.rows = min(whole, -(-longest // batch) * batch)  # a whole number of batches
         self._x = padded(clients, self.rows, features)
