@@ -38,7 +38,7 @@ benchmarks: $(TEST)/ready
 
 $(DEMO)/ready: $(SOURCES)
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/pip install -q -c constraints.txt .
+	$(DEMO)/bin/pip install -q -c constraints.txt '.[simulate]'
 	touch $@
 
 $(TEST)/ready: pyproject.toml constraints.txt
