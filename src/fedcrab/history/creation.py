@@ -19,7 +19,7 @@ from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.history.disk import explained, make_directory
 from fedcrab.history.entries import GENESIS, Charter, link
 from fedcrab.history.ledger import Ledger
-from fedcrab.history.reading import LONGEST_JSON
+from fedcrab.history.parsing import LONGEST_JSON
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
 from fedcrab.history.snapshots import HEADER, Snapshots, header
 from fedcrab.history.verification import load
