@@ -219,7 +219,7 @@ class Trial:
     ) -> Iterator[dict[str, Any]]:
         """The power goes after each of these operations; each state that is left is looked at once."""
         disk, told, known = Disk(self._site), [], set()
-        for n, operation in enumerate(operations):
+        for n, operation in enumerate(operations, 1):
             disk.apply(operation)
             told += [operation.offset] if operation.kind is Kind.MARK else []
             if n in points:
