@@ -55,7 +55,7 @@ def _connect(path: Path, sealed: bool) -> sqlite3.Connection:
         size = min(path.stat().st_size + pending, 2**31 - 1)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, 2**16))
         connection.text_factory = _Allowance(path, size).text
-        connection.set_progress_handler(_Allowance(path, size).is_spent, STEPS)
+        connection.set_progress_handler(_Allowance(path, 8 * size).is_spent, STEPS)
         for pragma in ("query_only=ON", "trusted_schema=OFF", "cell_size_check=ON", "temp_store=MEMORY"):
             connection.execute(f"PRAGMA {pragma}")
     except BaseException:
@@ -69,7 +69,7 @@ class _Allowance:
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
-        self._left = size + 2**17  # every byte of text is read once, and costs SQLite less than a step
+        self._left = size + 2**17  # bytes of text, each read once; or steps of SQLite, below two a byte
 
     def text(self, raw: bytes) -> str:
         self._left -= len(raw)

@@ -109,7 +109,8 @@ def _strangers(directory: Path, contents: Contents) -> list[str]:
     ours = {directory / LEDGER, directory / HEAD, snapshots.directory}
     ours |= {snapshots.path(digest) for digest in contents.needed()}
     wal, index = directory / f"{LEDGER}-wal", directory / f"{LEDGER}-shm"
-    if wal.is_file() and not wal.is_symlink() and not wal.stat().st_size:
-        ours |= {wal, index}  # what a reader leaves who was there while the history was sealed
+    for left in (wal, index):  # by a reader who was there while the history was sealed; both say nothing
+        if left.is_file() and not left.is_symlink() and (left == index or not left.stat().st_size):
+            ours.add(left)
     found = [*sorted(directory.iterdir()), *(snapshots.files() if snapshots.directory.is_dir() else ())]
     return [f"{path}: not a part of this history" for path in found if path not in ours]

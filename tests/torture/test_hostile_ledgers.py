@@ -1,0 +1,129 @@
+"""Ledgers with absurd values, under hashes that fit: a sentence comes out, and little is allocated."""
+
+from __future__ import annotations
+
+import pytest
+
+from torture import forge
+from torture.victim import COLUMNS, HASH, ROOM, set_cell
+
+
+def test_a_sound_history_is_refused_nothing(victim):
+    victim.put(victim.ledger)
+    assert victim.use() == []
+    victim.edit()
+    assert victim.use() == []
+
+
+def test_a_value_of_each_kind_in_each_column_gives_only_sentences(victim):
+    values = [-1, 2**63 - 1, 1e308, "../../x", b"\xff" * 8, "\x1b[2J", "[" * 5000]
+    for table, columns in COLUMNS.items():
+        for column in columns.split():
+            for value in values:
+                victim.edit(forge.where_possible(set_cell(table, column, value, 0)))
+                victim.use()
+    victim.edit()
+    assert victim.use() == []
+
+
+ABSURD_SETTINGS = {
+    "a huge tensor": {"layout": [["w", [10**12], True, False]]},
+    "a tensor beyond any machine": {"layout": [["w", [10**30, 10**30], True, False]]},
+    "an empty tensor beyond any machine": {"layout": [["w", [0, 2**62, 2**62], True, False]]},
+    "a tensor of a hundred dimensions": {"layout": [["w", [1] * 100, True, False]]},
+    "a tensor of negative size": {"layout": [["w", [-6], True, False]]},
+    "tensors without end": {"layout": [[str(n), [0], True, False] for n in range(20_000)]},
+    "a tensor trained by a list": {"layout": [["w", [6], [[[]]], False]]},
+    "a name that rings": {"layout": [["\a", [6], True, False]]},
+    "no tensor": {"layout": []},
+    "sketches of nothing": {"gram_limit": 0, "sketch_size": 0},
+    "millions in gram_limit": {"gram_limit": 10**9},
+    "sketches of every round": {"gram_limit": 1, "sketch_size": 10**9},
+    "a path for a hash": {"initial_model": "../../../etc/passwd"},
+    "an absolute path for a hash": {"initial_model": "/etc/passwd"},
+    "half a character": {"aggregation": "\ud800"},
+    "a loss that is none": {"initial_loss": {"a": []}},
+    "a selection that is none": {"selection": {"kind": "__class__"}},
+    "a selection of all times": {"selection": {"kind": "every", "n": 10**30}},
+    "a window without end": {"selection": {"kind": "selective", "max_window": 10**18}},
+    "a format of the future": {"format": 2},
+}
+
+
+HARMLESS = {"millions in gram_limit", "a window without end"}
+
+
+@pytest.mark.parametrize("name", ABSURD_SETTINGS)
+def test_absurd_settings_are_refused_in_a_sentence(victim, name):
+    victim.edit(forge.charter_with(**ABSURD_SETTINGS[name]))
+    refused, peak = victim.cost()
+    assert all(sentence.isprintable() for sentence in refused)
+    assert refused or name in HARMLESS
+    assert peak < ROOM
+
+
+SCHEMAS = {
+    "a view": "CREATE VIEW v AS SELECT * FROM rounds",
+    "a trigger": "CREATE TRIGGER t AFTER INSERT ON rounds BEGIN DELETE FROM clients; END",
+    "an index": "CREATE INDEX i ON rounds (round)",
+    "another table": "CREATE TABLE more (x)",
+    "a virtual table": "CREATE VIRTUAL TABLE f USING fts5(x)",
+    "a view for a table": "ALTER TABLE closing RENAME TO kept; CREATE VIEW closing AS SELECT * FROM kept",
+    "a computed column": "ALTER TABLE rounds ADD COLUMN extra GENERATED ALWAYS AS (zeroblob(round))",
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_another_schema_is_refused(victim, name):
+    content, _, _ = forge.edited(victim.ledger, lambda connection: connection.executescript(SCHEMAS[name]))
+    victim.put(content)
+    refused = victim.use()
+    assert len(refused) == 2
+    assert all("not a fedcrab ledger" in sentence for sentence in refused)
+
+
+@pytest.mark.parametrize("table", ["closing", "windows", "rounds", "clients", "rejections"])
+@pytest.mark.parametrize("levels", [1, 4, 9])
+def test_pages_that_point_to_each_other_cost_nothing(victim, table, levels):
+    victim.put(forge.tower(victim.ledger, table, levels))
+    refused, peak = victim.cost()
+    assert len(refused) >= 2 or (refused == [] and levels == 1)  # one level can lead to the right rows still
+    assert peak < ROOM
+
+
+def insert_many(table: str, rows: int, *values: str) -> forge.Edit:
+    """Rows as small and as many as can be; ``n`` counts them."""
+    query = f"INSERT INTO {table} SELECT {', '.join(values)} FROM count"
+    return lambda connection: connection.execute(
+        f"WITH RECURSIVE count(n) AS (SELECT 100 UNION ALL SELECT n + 1 FROM count WHERE n < {rows}) {query}"
+    )
+
+
+DENSE = {
+    "closings": insert_many("closing", 500_000, "n", "0", "''"),
+    "rejections": insert_many("rejections", 150_000, "0", "n - 100", "''", "''"),
+    "clients": insert_many(
+        "clients", 60_000, "0", "printf('%08d', n)", "1.0", "1.0", "1.0", "1", f"'{HASH}'"
+    ),
+    "clients of no round": insert_many("clients", 60_000, "n", "'a'", "1.0", "1.0", "1.0", "1", f"'{HASH}'"),
+    "a long list": forge.charter_with(layout=[[]] * 2_000_000),
+    "a long charter": forge.charter_with(aggregation="\N{CRAB}" + "a" * 10**7),
+    "a deep list": lambda c: c.execute("UPDATE charter SET settings = ?", ("[" * 10**7,)),
+    "long references": set_cell("rounds", "compared_with", "[" + "0," * 3_000_000 + "0]", 0),
+    "a long decision": set_cell("windows", "chosen", "[" + "0," * 3_000_000 + "0]", 0),
+    "long coordinates": set_cell("rounds", "coordinates", bytes(10**7), 0),
+    "a long reason": set_cell("rejections", "reason", "\N{CRAB}" * 10**6, 0),
+    "a long id": set_cell("clients", "client", "\N{CRAB}" * 10**6, 0),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_a_ledger_full_of_small_things_takes_little_memory(victim, name):
+    content, entries, digest = forge.edited(victim.ledger, DENSE[name])
+    forge.put_ledger(victim.path, content, entries, digest)
+    refused, peak = victim.cost()
+    print(f"{name}: {len(content)} bytes, {peak + 2 * len(content)} of memory")
+    # A rejection that says nothing takes twelve bytes of a file, and an object and a list of a process.
+    assert peak < (8 * len(content) if name == "rejections" else 0) + ROOM
+    assert (refused == []) is (name == "rejections")  # many, and yet a sound ledger
+    assert all(len(sentence) < 1000 for sentence in refused)
