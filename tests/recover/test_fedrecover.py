@@ -13,6 +13,7 @@ from fedcrab.seeds import rng_for
 from recover.scenes import Answering, Quadratics, record, scripted
 
 CLIENTS, ILL = list("abcdefgh"), frozenset("cf")
+CONVEX = Quadratics(size=12, ill=ILL)
 
 
 def trained(path: Path, answer, rounds: int = 40, size: int = 12) -> Plan:
@@ -20,17 +21,20 @@ def trained(path: Path, answer, rounds: int = 40, size: int = 12) -> Plan:
     return plan(record(path / "h", Answering(answer), CLIENTS, rounds, Everything(), model=start), ILL)
 
 
+@pytest.fixture(scope="module")
+def convex(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return trained(tmp_path_factory.mktemp("convex"), CONVEX.answer)
+
+
 def last(steps) -> np.ndarray:
     return list(steps)[-1].model
 
 
-def test_on_convex_losses_it_comes_close_to_retraining_at_a_fraction_of_the_work(tmp_path: Path) -> None:
-    task = Quadratics(size=12, ill=ILL)
-    decided = trained(tmp_path, task.answer)
-    scratch, fleet = Answering(task.answer), Answering(task.answer)
-    goal = last(retrain(decided, scratch))
-    steps = list(fedrecover(decided, fleet))
-    poisoned = np.linalg.norm(decided.history.final_model() - goal)
+def test_on_convex_losses_it_comes_close_to_retraining_at_a_fraction_of_the_work(convex: Plan) -> None:
+    scratch, fleet = Answering(CONVEX.answer), Answering(CONVEX.answer)
+    goal = last(retrain(convex, scratch))
+    steps = list(fedrecover(convex, fleet))
+    poisoned = np.linalg.norm(convex.history.final_model() - goal)
     assert np.linalg.norm(steps[-1].model - goal) < 0.01 * poisoned
     assert fleet.client_rounds() < 0.4 * scratch.client_rounds()
     assert not any(step.fixed for step in steps)
@@ -38,18 +42,16 @@ def test_on_convex_losses_it_comes_close_to_retraining_at_a_fraction_of_the_work
     assert exact == [0, 1, 2, 3, 8, 13, 18, 23, 28, 33, 38, 39]
 
 
-def test_estimates_do_the_work_and_not_the_exact_rounds_alone(tmp_path: Path) -> None:
+def test_estimates_do_the_work_and_not_the_exact_rounds_alone(convex: Plan) -> None:
     """Without the Hessian's part, stored updates in place of estimates end up elsewhere."""
-    task = Quadratics(size=12, ill=ILL)
-    decided = trained(tmp_path, task.answer)
-    goal, history = last(retrain(decided, Answering(task.answer))), decided.history
+    goal, history = last(retrain(convex, Answering(CONVEX.answer))), convex.history
     model, exact = history.initial_model(), scheduled(40, 2, None, None, 0)
     for t in range(40):
         stored = history.updates(t).without(ILL)
-        fresh = Answering(task.answer).train(model, stored.clients, round=t)
+        fresh = Answering(CONVEX.answer).train(model, stored.clients, round=t)
         used = fresh if exact.is_exact(t) else stored
         model = model + np.average(used.vectors, axis=0, weights=used.weights).astype(np.float32)
-    estimated = last(fedrecover(decided, Answering(task.answer), tune=0))
+    estimated = last(fedrecover(convex, Answering(CONVEX.answer), tune=0))
     assert np.linalg.norm(estimated - goal) < 0.1 * np.linalg.norm(model - goal)
 
 

@@ -59,14 +59,24 @@ def test_stopped_after_every_step(name: str, decided: Plan, tmp_path: Path) -> N
 
 @names
 def test_killed_at_random_moments(name: str, decided: Plan, tmp_path: Path) -> None:
+    kill_and_resume(name, decided, tmp_path / "out", random.Random(name))
+
+
+@pytest.mark.slow
+@names
+def test_killed_at_random_moments_many_times(name: str, decided: Plan, tmp_path: Path) -> None:
+    for trial in range(25):
+        kill_and_resume(name, decided, tmp_path / str(trial), random.Random(f"{name} {trial}"))
+
+
+def kill_and_resume(name: str, decided: Plan, out: Path, draw: random.Random) -> None:
     expected = {s.round: hashlib.sha256(s.model).hexdigest() for s in whole(decided, name)}
     said: dict[int, str] = {}
-    draw = random.Random(name)
     for most in (draw.randint(1, 3), draw.randint(1, 4), None):
-        said |= run(decided, tmp_path / "out", name, most, draw)
+        said |= run(decided, out, name, most, draw)
         assert said.items() <= expected.items()
     assert max(said) == max(expected)
-    progress = Progress(tmp_path / "out", decided.history.charter.layout, asked(decided, name))
+    progress = Progress(out, decided.history.charter.layout, asked(decided, name))
     assert progress.tables() == [s.to_table() for s in whole(decided, name)]
     assert hashlib.sha256(progress.last().model).hexdigest() == expected[max(expected)]
     progress.release()
