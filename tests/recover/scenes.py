@@ -18,7 +18,7 @@ Answers = Mapping[str, tuple[object, float]]
 
 @dataclass(frozen=True)
 class Answering:
-    """A fleet that is one function: (model, client, round, epochs) -> (update, examples), or None."""
+    """A fleet that is one function: (model, client, t, epochs) -> (update, examples), or None."""
 
     answer: Callable
     asked: list = field(default_factory=list)  # (round, clients, epochs) of each call
@@ -42,7 +42,7 @@ class Quadratics:
     rate: float = 0.1
     spread: float = 0.2  # how much the clients' Hessians differ
 
-    def answer(self, model, client, round, epochs=None):
+    def answer(self, model, client, t, epochs=None):
         hessian, goal = self.task(client)
         local = model.astype(np.float64)
         for _ in range(epochs or self.steps):
@@ -90,7 +90,7 @@ def scripted(
 ) -> History:
     """A history of exactly these updates, from a model of zeros."""
     size = len(next(iter(rounds[0].values()))[0])
-    told = Answering(lambda model, client, round, epochs: rounds[round].get(client))
+    told = Answering(lambda model, client, t, epochs: rounds[t].get(client))
     model = np.zeros(size, np.float32)
     rule = beside_buffers(fedavg(), layout or Layout.flat(size))
     with History.create(path, model, initial_loss=1.0, selection=selection, layout=layout, seed=0) as history:

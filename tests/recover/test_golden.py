@@ -29,7 +29,7 @@ ALL = Selective(rounds=1.0, clients=1.0)
 
 
 def renewing() -> Answering:
-    return Answering(lambda model, client, round, epochs: RENEWED[client])
+    return Answering(lambda model, client, t, epochs: RENEWED[client])
 
 
 def planned(path: Path, selection: object = ALL) -> tuple[History, object]:
@@ -147,7 +147,7 @@ def test_fedrecover(tmp_path: Path) -> None:
     """
     goals = {"a": np.array([4.0, 0]), "b": np.array([0.0, 4])}
 
-    def answer(model, client, round, epochs):
+    def answer(model, client, t, epochs):
         return ([8, 8], 2) if client == "m" else ((goals[client] - model) / 2, 1)
 
     model = np.zeros(2, np.float32)
