@@ -1,12 +1,13 @@
 """Settings out of range and histories that do not suffice are refused at the call, in one sentence."""
 
+import inspect
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedcrab import ConfigError, Every, Everything, HistoryError, Plan, Selective, plan
-from fedcrab.recover import crab, federaser, fedrecover, retrain
+from fedcrab import PRESETS, ConfigError, Every, Everything, HistoryError, Plan, Selective, plan
+from fedcrab.recover import CRAB_PRESETS, crab, federaser, fedrecover, retrain
 from fedcrab.recover.calibrate import calibrate, calibrated
 from fedcrab.recover.federaser import fewer_epochs
 from fedcrab.recover.step import Harvest
@@ -68,6 +69,12 @@ def test_crab_and_retrain_need_no_particular_history(selection: object, tmp_path
     found = decided(tmp_path, selection)
     assert len(list(crab(found, FLEET))) == len(found.replay)
     assert len(list(retrain(found, FLEET))) == 4
+
+
+def test_the_defaults_of_crab_are_its_hardened_preset() -> None:
+    own = inspect.signature(crab).parameters
+    assert {name: own[name].default for name in CRAB_PRESETS["hardened"]} == CRAB_PRESETS["hardened"]
+    assert set(CRAB_PRESETS) == set(PRESETS)
 
 
 def test_a_share_of_the_epochs() -> None:

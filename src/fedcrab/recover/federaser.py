@@ -7,7 +7,7 @@ The first kept round needs no training: M_0 has seen no poison, so the stored up
 
 Liu et al., "FedEraser: Enabling Efficient Client-Level Data Removal from Federated Learning Models",
 IWQoS 2021. Departs from it: the printed mean divides by the weights twice; a plain weighted mean here
-(or the run's own rule). The share of the epochs is rounded up, as the authors' program does. The ratio
+(or the run's own rule). The share of the epochs is rounded up. The ratio
 of calibration is at most ``cap``, against division by almost nothing.
 """
 
