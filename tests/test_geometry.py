@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcrab.geometry import measure, measure_sketched, sketch_error
+from fedcrab.vectors import InMemory
 
 
 def points(seed: int, rows: int, size: int, kind: str) -> np.ndarray:
@@ -34,7 +35,7 @@ def test_any_combination_has_the_length_that_the_vectors_give(
     vectors = points(seed, rows, size, kind)
     rng = np.random.default_rng(seed + 1)
     means = [rng.normal(size=size) for _ in range(references)]
-    found = measure(vectors, vectors[0], means, (slice(0, size),)).coordinates
+    found = measure(vectors, vectors[0], [InMemory(m) for m in means], (slice(0, size),)).coordinates
     everything = np.vstack([vectors.astype(float), *means]) if means else vectors.astype(float)
     factors = rng.normal(size=len(everything))
     direct = np.linalg.norm(factors @ everything)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.seeds import rng_for
-from fedcrab.vectors import Matrix64, Sliced, add_products, norm, stretches
+from fedcrab.vectors import InMemory, Matrix64, Sliced, add_products, norm, stretches
 
 SAFE_EIGENVALUE = 1e-6  # of the correlation matrix; above it K's own rounding costs X at most 1e-7
 
@@ -79,7 +79,7 @@ def measure(
     clients, points = len(vectors), len(vectors) + len(references)
     gram = np.zeros((points + 1, points + 1))  # the aggregate is the last row
     for part in stretches(trained, points + 1):
-        add_products(gram, _block(vectors, [*references, aggregate], part))
+        add_products(gram, _block(vectors, [*references, InMemory(aggregate)], part))
     exact = _cholesky(gram[:-1, :-1])
     if exact is None:
         exact = _orthogonal(vectors, references, trained)
@@ -95,13 +95,11 @@ def _cosines(dots: Matrix64, norms: Matrix64, length: float) -> Matrix64:
     return result
 
 
-def _block(
-    vectors: NDArray[np.float32], references: Sequence[Sliced | NDArray[np.float32]], part: slice
-) -> Matrix64:
+def _block(vectors: NDArray[np.float32], references: Sequence[Sliced], part: slice) -> Matrix64:
     block = np.empty((len(vectors) + len(references), part.stop - part.start))
     block[: len(vectors)] = vectors[:, part]
     for row, reference in enumerate(references, len(vectors)):
-        block[row] = reference[part]
+        reference.copy_to(block[row], part)
     return block
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from typing import Protocol
 
 import numpy as np
@@ -15,11 +16,22 @@ Matrix64 = NDArray[np.float64]
 
 
 class Sliced(Protocol):
-    """A long vector of float64 numbers, in memory or on disk, of which one asks for a piece."""
+    """A long vector of float64 numbers, on disk perhaps, of which one asks for a piece."""
 
-    def __getitem__(self, part: slice, /) -> Matrix64:
-        """The numbers of this piece."""
+    def copy_to(self, out: Matrix64, part: slice) -> None:
+        """Put the numbers of this piece there."""
         ...
+
+
+class InMemory:
+    """A vector in memory as such a vector."""
+
+    def __init__(self, vector: NDArray[np.floating]) -> None:
+        self._vector = vector
+
+    def copy_to(self, out: Matrix64, part: slice) -> None:
+        """Put the numbers of this piece there."""
+        out[:] = self._vector[part]
 
 
 def stretches(trained: Sequence[slice], rows: int) -> Iterator[slice]:
@@ -48,22 +60,22 @@ def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -
 
 
 def weighted_mean(
-    vectors: NDArray[np.float32], weights: Matrix64, trained: Sequence[slice]
-) -> Iterator[Matrix64]:
-    """Σ p_c·u_c with p = weights / Σ weights, piece by piece; zero outside the trained coordinates."""
+    vectors: NDArray[np.float32], weights: Matrix64, trained: Sequence[slice], beside: Executor
+) -> Matrix64:
+    """Σ p_c·u_c with p = weights / Σ weights, on two cores; zero outside the trained coordinates."""
+    mean = np.zeros(vectors.shape[1])
     rows = np.flatnonzero(weights)
     shares = weights[rows] / weights.sum() if len(rows) else weights[rows]
-    done = 0
-    for part in stretches(trained, len(vectors)):
-        yield from _zeros(part.start - done)
-        yield np.asarray(shares @ vectors[rows, part].astype(np.float64))
-        done = part.stop
-    yield from _zeros(vectors.shape[1] - done)
+    parts = list(stretches(trained, len(vectors)))
 
+    def fill(some: Sequence[slice]) -> None:
+        for part in some:
+            mean[part] = shares @ vectors[rows, part].astype(np.float64)
 
-def _zeros(count: int) -> Iterator[Matrix64]:
-    for start in range(0, count, BLOCK):
-        yield np.zeros(min(BLOCK, count - start))
+    other = beside.submit(fill, parts[len(parts) // 2 :])
+    fill(parts[: len(parts) // 2])
+    other.result()
+    return mean
 
 
 def is_finite(vector: NDArray[np.floating]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -59,13 +60,9 @@ class Snapshots:
             _header({name: array.shape}, dtype), _pieces(np.ascontiguousarray(array).reshape(-1))
         )
 
-    def put_vector(self, name: str, size: int, pieces: Iterable[Matrix64]) -> str:
-        """Write a vector of float64 numbers as its pieces come; gives its hash."""
-        return self._put(_header({name: (size,)}, "F64"), (piece.data.cast("B") for piece in pieces))
-
     @contextmanager
     def vector(self, digest: str, name: str, size: int) -> Iterator[Sliced]:
-        """What :meth:`put_vector` wrote, to be read a piece at a time; its hash is not checked here."""
+        """A vector of float64 numbers, to be read a piece at a time; its hash is not checked here."""
         fd = os.open(self.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             yield _OnDisk(fd, len(_header({name: (size,)}, "F64")))
@@ -116,9 +113,10 @@ class _OnDisk:
     def __init__(self, fd: int, start: int) -> None:
         self._fd, self._start = fd, start
 
-    def __getitem__(self, part: slice, /) -> Matrix64:
-        content = os.pread(self._fd, 8 * (part.stop - part.start), self._start + 8 * part.start)
-        return np.frombuffer(content, "<f8")
+    def copy_to(self, out: Matrix64, part: slice) -> None:
+        wanted = 8 * (part.stop - part.start)
+        if os.preadv(self._fd, [out.data.cast("B")], self._start + 8 * part.start) != wanted:
+            raise OSError(errno.EIO, "a stored mean is shorter than it was")
 
 
 def write_model(path: Path, layout: Layout, model: Vector) -> str:

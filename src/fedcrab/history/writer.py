@@ -128,14 +128,15 @@ class Writer:
         start, after, stored = written.result()
         cosines = measures.cosines[_first_alike(digests.result())]
         selected = np.array(charter.selection.select(cosines.tolist()), bool)
-        mean = weighted_mean(updates.vectors, updates.weights * selected, charter.layout.trained())
+        counted = updates.weights * selected
+        mean = weighted_mean(updates.vectors, counted, charter.layout.trained(), self._beside)
         return RoundEntry(
             index=round.index,
             loss=float(round.loss),
             divergence=float(round.divergence),
             start=start,
             after=after,
-            mean=self.snapshots.put_vector("mean", charter.layout.size, mean),
+            mean=self.snapshots.put_array("mean", mean),
             updates=stored,
             clients=updates.clients,
             examples=updates.weights,
