@@ -211,6 +211,20 @@ def test_a_model_changed_between_rounds_is_recorded_as_it_was(tmp_path: Path) ->
 _REST = ("updates", "aggregate", "loss", "divergence")
 
 
+def test_what_the_caller_does_with_its_arrays_afterwards_changes_nothing(tmp_path: Path) -> None:
+    vectors, weights = np.ones((2, 3), np.float32), np.array([1.0, 2.0])
+    model, step = np.zeros(3, np.float32), np.ones(3, np.float32)
+    history = History.create(tmp_path / "h", model, initial_loss=1.0)
+    history.record(Round(0, model, Updates(("a", "b"), vectors, weights), step, 1.0, 0.1))
+    for array in (vectors, weights, model, step):
+        array += 7
+    history.close()
+    assert history.rounds[0].examples.tolist() == [1.0, 2.0]
+    assert history.model(0).tolist() == [0, 0, 0]
+    assert history.final_model().tolist() == [1, 1, 1]
+    assert history.rounds[0].facts() == History.open(tmp_path / "h").rounds[0].facts()
+
+
 def test_a_history_without_rounds_can_be_closed(tmp_path: Path) -> None:
     write(tmp_path / "h", training()).close()
     assert History.verify(tmp_path / "h") == []

@@ -139,7 +139,7 @@ class Writer:
             mean=self.snapshots.put_array("mean", mean),
             updates=stored,
             clients=updates.clients,
-            examples=updates.weights,
+            examples=updates.weights.copy(),
             norms=measures.norms,
             cosines=cosines,
             selected=selected,
