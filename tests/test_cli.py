@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedcrab import History
+from fedcrab.demo.recording import record_and_plan
 from trials.trainings import training
 
 
@@ -80,12 +81,26 @@ def test_verify(place: Path) -> None:
 def test_demo_and_its_history(tmp_path: Path) -> None:
     done = fedcrab("demo", "--out", "kept", "--json", cwd=tmp_path)
     shown = json.loads(done.stdout)
+    rows = {row["method"]: row for row in shown["methods"]}
+    names = ["poisoned", "retrain", "federaser", "fedrecover", "crab-paper", "crab-hardened"]
+    assert list(rows) == names
+    assert rows["poisoned"]["asr"] > 0.8
+    assert all(rows[name]["asr"] < 0.05 for name in names[1:])
+    assert rows["crab-hardened"]["ta"] > rows["retrain"]["ta"] - 0.02
+    assert rows["crab-hardened"]["client_rounds"] <= rows["retrain"]["client_rounds"] / 2
+    assert (tmp_path / "kept" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("selective", "every", "everything"):
+        assert History.verify(tmp_path / "kept" / name) == []
+
+
+def test_the_small_demo_needs_no_simulator(tmp_path: Path) -> None:
+    with record_and_plan(tmp_path / "kept") as recorded:
+        shown, people = recorded.to_table(), recorded.tables()
     assert shown["plans"]["hardened"]["malicious"] == ["4", "7", "9"]
     assert shown["bytes"]["everything"] > 8 * shown["bytes"]["selective"]
+    assert shown["plans"]["hardened"]["rollback_round"] == 8
+    assert people
     assert History.verify(tmp_path / "kept") == []
-    people = fedcrab("demo", cwd=tmp_path)
-    assert people.returncode == 0
-    assert "hardened" in people.stdout
 
 
 @pytest.mark.parametrize(

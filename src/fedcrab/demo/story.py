@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from fedcrab.errors import HistoryError
 from fedcrab.evaluate import accuracy
 from fedcrab.experiment import names
 from fedcrab.experiment.config import load
@@ -68,6 +69,8 @@ class Story:
 def tell(out: Path | None = None) -> Iterator[Story]:
     """Train, record, decide, recover, compare."""
     started = time.perf_counter()
+    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+        raise HistoryError(f"{out}: there is something already; choose another place")
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) if out is None else out
         setup = prepare(load("digits", ["history.name=everything"]))
