@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -20,29 +18,12 @@ from fedcrab.history.contents import Contents
 from fedcrab.history.disk import explained, hash_regular, sync_directory, write_again
 from fedcrab.history.entries import Charter, Closing, Entry, RoundEntry
 from fedcrab.history.ledger import Ledger
+from fedcrab.history.lock import Lock
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.verification import load
 from fedcrab.types import Rejection, Round, Updates, Vector
 from fedcrab.vectors import Sliced, is_finite, weighted_mean
-
-
-class Lock:
-    """Only one process writes; the lock goes when the process goes, however it goes."""
-
-    def __init__(self, directory: Path) -> None:
-        self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._fd)
-            raise HistoryError(
-                f"{directory}: another writer has this history open; open it for reading, or stop the other"
-            ) from error
-
-    def release(self) -> None:
-        """Let another writer in."""
-        os.close(self._fd)
 
 
 class Writer:

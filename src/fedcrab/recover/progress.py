@@ -20,8 +20,8 @@ import numpy as np
 
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.history.disk import explained, make_directory, read_regular, sync_directory, write_named
+from fedcrab.history.lock import Lock
 from fedcrab.history.snapshots import Snapshots
-from fedcrab.history.writer import Lock
 from fedcrab.recover.step import Pair, Pairs, Step
 from fedcrab.rollback import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Vector
