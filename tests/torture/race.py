@@ -118,7 +118,8 @@ class Race:
         if not path.exists():
             assert self.board.acknowledged < 0, "a history is gone"
             return
-        assert History.verify(path) == []
+        problems = History.verify(path)
+        assert problems == [], problems
         self.look(path, self.board.acknowledged)
         if self.board.closed:
             assert History.open(path).closed

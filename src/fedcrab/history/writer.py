@@ -38,6 +38,8 @@ class Writer:
         try:
             with explained(f"{directory}: its name is not safe on the disk"):
                 sync_directory(directory.absolute().parent)
+            if Head.read(directory).ledger is not None:
+                self._refuse()  # sealed: not a byte of it is touched
             self._start()
             if self.contents.closed:
                 with explained(f"{directory}: not sealed"):
@@ -52,13 +54,15 @@ class Writer:
 
     def _start(self) -> None:
         """Take up what is on the disk, which is all that counts, and clear away what is half done."""
-        self.contents: Contents = load(self.directory)
+        load(self.directory)  # nothing is written to what is not sound
         with explained(str(self.directory)):
             self._save_wal()
         self._ledger = Ledger(self.directory / LEDGER)
         try:
             with explained(str(self.directory)):
                 self._ledger.checkpoint()
+                # Only now: a commit that a killed writer left half announced counts, or is gone for good.
+                self.contents: Contents = load(self.directory)
                 self._write_head()
                 self.snapshots.keep_only(self.contents.needed())
                 self._check_means()
