@@ -77,11 +77,11 @@ static int of_name(int dir, const char *name, char *path) {
     return is_watched(path);
 }
 
-/* Count one operation; nonzero where it must fail, with errno set. */
+/* Count one operation; nonzero where it must fail, with errno set. Threads may be at it together. */
 static int faulty(void) {
-    seen++;
-    if (mode == KILL && seen == at) die();
-    if ((mode == ONCE && seen == at) || (mode == LASTING && seen >= at)) { errno = error_number; return 1; }
+    long now = __atomic_add_fetch(&seen, 1, __ATOMIC_SEQ_CST);
+    if (mode == KILL && now == at) die();
+    if ((mode == ONCE && now == at) || (mode == LASTING && now >= at)) { errno = error_number; return 1; }
     return 0;
 }
 

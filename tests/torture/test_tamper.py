@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcrab import FedcrabError, Field, History, Layout, Round, Selective, Updates, plan
-from torture import recording
+from fedcrab import FedcrabError, Field, History, HistoryError, Layout, Round, Selective, Updates, plan
+from torture import forge, recording
 
 PATTERNS = (0x01, 0x80, 0xFF)
 LAYOUT = Layout((Field("w", (2,)), Field("n", (1,), trained=False)))
@@ -279,6 +279,13 @@ def test_a_snapshot_of_another_history_is_named(closed, tmp_path):
     ]
     shutil.copy(strangers[0], closed / "snapshots")
     assert any(strangers[0].name in problem for problem in problems(closed))
+
+
+def test_resuming_a_closed_history_changes_nothing(closed):
+    before = forge.listing(closed)
+    with pytest.raises(HistoryError, match="closed"):
+        History.resume(closed)
+    assert forge.listing(closed) == before
 
 
 def unnamed_wal_cuts(path: Path, step: int) -> tuple[int, list[int]]:

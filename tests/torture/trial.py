@@ -89,7 +89,7 @@ class Trial:
     def _twice(self, n: int, _error: int) -> tuple[bool, list[str]]:
         """Killed at n, and again while the recording is taken up."""
         first = Child(lambda tell: self._watched(Mode.KILL, n, 0, recording.record, tell) and None)
-        again = Child(lambda _tell: self._watched(Mode.KILL, 1 + n * 7 % 60, 0, recording.go_on) and None)
+        again = Child(lambda _tell: self._watched(Mode.KILL, 1 + n * 7 % 30, 0, recording.go_on) and None)
         problems = [again.said] if again.failed else []
         return first.killed and again.killed, problems + self._checked(first)
 
@@ -121,7 +121,7 @@ class Trial:
     def _resume(self, n: int, error: int) -> tuple[bool, list[str]]:
         """Killed at n; then an operation fails while the recording is taken up, which ends that process."""
         first = Child(lambda tell: self._watched(Mode.KILL, n, 0, recording.record, tell) and None)
-        fault = (Mode.LASTING, 1 + n * 7 % 60, error)
+        fault = (Mode.LASTING, 1 + n * 7 % 30, error)
         again = Child(lambda _tell: self._watched(*fault, go_on_until_error) and None)
         problems = [again.said] if again.failed else []
         return first.killed, problems + self._checked(first)
