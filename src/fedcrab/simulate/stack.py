@@ -72,6 +72,7 @@ class Stack:
             [padded(*p.shape).zero_() for p in tensors] if local.momentum else tensors
             for tensors in self._parameters
         ]
+        self._made: dict[tuple[int, int, int, int], list[_Operands]] = {}
 
     def _loaded(self, layer: Layer) -> list[Tensor]:
         tensors = []
@@ -105,6 +106,13 @@ class Stack:
             self._descend(operands)
 
     def _operands(self, clients: slice, x: Tensor) -> list[_Operands]:
+        """Made once for every set of clients and place of their batch."""
+        key = (clients.start, clients.stop, x.shape[1], x.data_ptr())
+        if key not in self._made:
+            self._made[key] = self._make_operands(clients, x)
+        return self._made[key]
+
+    def _make_operands(self, clients: slice, x: Tensor) -> list[_Operands]:
         batch = slice(0, x.shape[1])
         inputs = [x, *(output[clients, batch] for output in self._outputs)]
         ones = self._ones[clients, :, batch]
