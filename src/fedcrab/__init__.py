@@ -1,6 +1,6 @@
 """fedcrab recovers a federated-learning model after poisoning."""
 
-from fedcrab import recover
+from fedcrab import detect, recover
 from fedcrab.admission import Answer, admit
 from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
 from fedcrab.history import Every, Everything, History, Selective
@@ -30,6 +30,7 @@ __all__ = [
     "Updates",
     "Vector",
     "admit",
+    "detect",
     "plan",
     "recover",
 ]
