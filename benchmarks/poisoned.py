@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +10,13 @@ from fedcrab.attack import evade
 from fedcrab.experiment.config import load
 from fedcrab.experiment.setup import Setup, open_history, prepare, run
 from fedcrab.history import History
+from fedcrab.types import Fleet
 
 ATTACKS: dict[str, list[str]] = {
     "backdoor": ["attack.name=backdoor", "attack.settings.boost=1.0"],
-    "backdoor ×3": ["attack.name=backdoor", "attack.settings.boost=3.0"],
+    "backdoor-x3": ["attack.name=backdoor", "attack.settings.boost=3.0"],
     "dba": ["attack.name=dba", "attack.settings.boost=1.0"],
-    "noise-trim ×5": ["attack.name=noise-trim", "attack.settings={scale=5.0}"],
+    "noise-trim": ["attack.name=noise-trim", "attack.settings={scale=5.0}"],
     "fang-trim": ["attack.name=fang-trim", "attack.settings={}"],
     "fang-krum": ["attack.name=fang-krum", "attack.settings={}"],
     "lie": ["attack.name=lie", "attack.settings={}"],
@@ -26,12 +27,17 @@ ATTACKS: dict[str, list[str]] = {
     "ipm": ["attack.name=ipm", "attack.settings={}"],
     "evade": ["attack.name=backdoor", "attack.settings.boost=1.0"],  # a backdoor, made orthogonal below
 }
+DIRICHLET = "clients.partition={{name='dirichlet', settings={{concentration={}}}}}"
 PARTITIONS: dict[str, list[str]] = {
     "iid": [],
-    "dirichlet": ["clients.partition={name='dirichlet', settings={concentration=0.5}}"],
+    "dirichlet": [DIRICHLET.format(0.5)],
+    "dirichlet-0.1": [DIRICHLET.format(0.1)],
+    "shards": ["clients.partition={name='shards', settings={classes_each=2}}"],
+    "half": [DIRICHLET.format(0.5), "clients.share=0.5"],
 }
 DATA: dict[str, list[str]] = {
     "digits": ["digits", "rounds=20"],
+    "step": ["digits", "rounds=20", "local.epochs=1", "local.batch=2000", "local.learning_rate=0.5"],
     "mnist": [
         "paper-mnist",
         "rounds=20",
@@ -58,9 +64,9 @@ def attacked(
     return replace(setup, fleet=evade(setup.fleet, setup.attackers)) if attack == "evade" else setup
 
 
-def recorded(setup: Setup, path: Path) -> History:
-    """The training, recorded."""
+def recorded(setup: Setup, path: Path, around: Callable[[Fleet], Fleet] = lambda fleet: fleet) -> History:
+    """The training, recorded; ``around`` wraps the fleet for as long as it lasts."""
     with open_history(setup, path, resume=False) as history:
-        for _ in run(setup, history):
+        for _ in run(replace(setup, fleet=around(setup.fleet)), history):
             pass
     return History.open(path)

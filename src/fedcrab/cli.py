@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import click
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedcrab import __version__
 from fedcrab.demo import run_demo
@@ -49,7 +50,7 @@ def _print(*things: Any) -> None:
     width = None if sys.stdout.isatty() else 120
     console = Console(width=width, markup=False, highlight=False, emoji=False)
     for thing in things:
-        console.print(thing)
+        console.print(thing, soft_wrap=isinstance(thing, Text) and bool(thing.no_wrap))
 
 
 def _print_json(value: Any) -> None:

@@ -49,5 +49,5 @@ def bar(value: float, most: float) -> str:
 def _judgement(detection: Detection) -> Text:
     seen = f"{detection.detector}, {detection.rounds} rounds"
     if detection.attack:
-        return Text(f"{SUSPECTS} {', '.join(detection.suspects)}", no_wrap=True, overflow="ignore")
+        return Text(f"{SUSPECTS} {', '.join(detection.suspects)}", no_wrap=True)  # a program may read it
     return Text(f"{NO_SIGN} ({seen}; the clearest sign has {detection.strength:.2f} of what would be one)")
