@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from cells import Cell, fill, read
+from cells import MEMORY, Cell, fill, read
 from evaders import cut, inflate, sybils
 from poisoned import SEEDS, attacked, recorded
 
@@ -67,7 +67,7 @@ def known(way: str, fraction: float, spread: str, seed: int) -> dict[str, Any]:
     """One training, decided and recovered by both presets."""
     setup = WAYS[way](attacked("backdoor", fraction, spread, seed, more=TRAINING))
     bad = setup.attackers.clients
-    with tempfile.TemporaryDirectory(dir=".") as place:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         everything = recorded(setup, Path(place) / "everything")
         history = rerecord(everything, Path(place) / "h", Selective())
         truth, found = moved(everything, bad), {"poisoned": measures(setup, poisoned(history))}

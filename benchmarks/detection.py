@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from cells import Cell, fill, read
+from cells import MEMORY, Cell, fill, read
 from poisoned import ATTACKS, FRACTIONS, SEEDS, attacked, recorded
 
 from fedcrab.detect import FLDetector, Watched, ledger
@@ -34,7 +34,7 @@ def judge(data: str, attack: str, fraction: float, spread: str, seed: int) -> di
     """One training; who attacked, and whom each detector suspects."""
     setup = attacked(attack, fraction, spread, seed, data=data)
     watch = FLDetector(layout=setup.honest.layout)
-    with tempfile.TemporaryDirectory(dir=".") as place:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         history = recorded(setup, Path(place) / "h", lambda fleet: Watched(fleet, watch))
         found = {"ledger": ledger(history), "fldetector": watch.detection()}
         accuracy = setup.accuracy(history.final_model())
@@ -55,10 +55,10 @@ def detection_cells(data: str) -> Iterator[Cell]:
         for seed in range(10 if data == "digits" else 3):
             arguments = (data, "none", 0.0, spread, seed)
             yield f"{data}-none-{spread}", f"0-{seed}", lambda a=arguments: judge(*a)
-    for attack in ATTACKS:
-        for spread in SPREADS:
-            for fraction in fractions:
-                for seed in SEEDS:
+    for seed in SEEDS:
+        for attack in ATTACKS:
+            for spread in SPREADS:
+                for fraction in fractions:
                     arguments = (data, attack, fraction, spread, seed)
                     yield f"{data}-{attack}-{spread}", f"{fraction}-{seed}", lambda a=arguments: judge(*a)
 
@@ -77,7 +77,7 @@ def mistakes(attack: str, spread: str, seed: int) -> dict[str, Any]:
         "one missed, two honest": [*bad[1:], *honest[:2]],
     }
     rows = {}
-    with tempfile.TemporaryDirectory(dir=".") as place:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         history = recorded(setup, Path(place) / "h")
         rows["nothing done"] = _measures(judged(setup, poisoned(history)))
         named["the ledger's suspects"] = list(ledger(history).suspects)

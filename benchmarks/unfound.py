@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive import RESULTS, SPREADS, Cells, measures, percent
-from cells import Cell, fill, read
+from cells import MEMORY, Cell, fill, read
 from poisoned import SEEDS, attacked, recorded
 
 from fedcrab.experiment.config import Aggregation
@@ -36,7 +36,7 @@ def unfound(boost: float, spread: str, seed: int) -> dict[str, Any]:
     """Three of five are named; every method by every rule."""
     setup = attacked("backdoor", 0.25, spread, seed, more=[f"attack.settings.boost={boost}"])
     named = sorted(setup.attackers.clients)[:3]
-    with tempfile.TemporaryDirectory(dir=".") as place:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         history = recorded(setup, Path(place) / "h")
         found = {"poisoned": measures(setup, poisoned(history))}
         for rule, aggregation in RULES.items():
