@@ -86,7 +86,7 @@ def test_a_division_is_weighed_over_all_signals() -> None:
 def test_signals_are_those_of_the_vectors(tmp_path: Path) -> None:
     history = gathering(tmp_path / "h", boosted, frozenset({"c1"}), clients=6, rounds=3)
     clients = history.clients
-    found = gather(history.rounds, clients)
+    found = (gather(history.rounds[:1], clients) + gather(history.rounds[1:], clients)).signals()
     lengths, outsides, cosines = [], [], []
     for t in range(3):
         vectors = history.updates(t).vectors.astype(float)
@@ -99,7 +99,8 @@ def test_signals_are_those_of_the_vectors(tmp_path: Path) -> None:
         outside = np.log(np.linalg.norm(rest, axis=1))
         lengths.append(np.log(norms) - np.median(np.log(norms)))
         outsides.append(outside - np.median(outside))
-        cosines.append(vectors @ vectors.T / np.outer(norms, norms))
+        between = vectors @ vectors.T / np.outer(norms, norms)
+        cosines.append(between - between[~np.eye(6, dtype=bool)].mean())
     assert found.length == pytest.approx(np.mean(lengths, axis=0), abs=1e-6)
     assert found.outside == pytest.approx(np.mean(outsides, axis=0), abs=1e-5)
     off = ~np.eye(6, dtype=bool)
@@ -110,7 +111,8 @@ def test_signals_are_those_of_the_vectors(tmp_path: Path) -> None:
 def test_copies_are_near_and_zeros_are_nobody(tmp_path: Path) -> None:
     one, two, none = np.array([1, 2, 3, 0]), np.array([3, 0, 1, 1]), np.zeros(4)
     rounds = [{"a": (one, 1), "b": (one, 9), "c": (two, 1), "d": (none, 1), "e": (none, 1)}] * 3
-    found = gather(scripted(tmp_path / "h", rounds, Selective()).rounds, ("a", "b", "c", "d", "e"))
+    history = scripted(tmp_path / "h", rounds, Selective())
+    found = gather(history.rounds, history.clients).signals()
     assert found.nearness[0, 1] < -4
     assert found.nearness[0, 2] > -1
     assert np.isnan(found.nearness[3, 4])

@@ -46,10 +46,10 @@ class Looks:
 
 def look(rounds: Sequence[RoundEntry], clients: Sequence[ClientId]) -> Looks:
     """The looks at these clients."""
-    whole, middle = gather(rounds, clients), len(rounds) // 2
-    if len(rounds) < SHORT:
-        return Looks(whole, None)
-    return Looks(whole, (gather(rounds[:middle], clients), gather(rounds[middle:], clients)))
+    middle = len(rounds) // 2
+    first, later = gather(rounds[:middle], clients), gather(rounds[middle:], clients)
+    halves = (first.signals(), later.signals()) if len(rounds) >= SHORT else None
+    return Looks((first + later).signals(), halves)
 
 
 def _filled(x: Matrix64) -> Matrix64:

@@ -7,7 +7,8 @@ Of each round, from the Gram matrix K_t of its updates:
     cosines     c_ij, between the updates of i and j
     nearness    log10 of ‖u_i - u_j‖ / √(‖u_i‖² + ‖u_j‖²), that of copies cut off at 1e-6
 
-lengths and nearness against the median of the round. From their means over rounds, for any set of clients:
+lengths and nearness against the median of the round, cosines against its mean, so that it does not matter
+which rounds a client took part in. From their means over rounds, for any set of clients most of whom met:
 
     agreement   the mean of c_ij over the others of the set
     apart       the leading coordinate of the clients in the matrix of c_ij: two groups that agree within
@@ -31,6 +32,7 @@ from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
 
 SLOPES = 300  # clients whose pairs tell how length grows with examples
+MET = 0.5  # of all pairs must have met, or groups are those of the rounds that they met in
 MOST_PAIRED = 2000  # clients of whom every pair is followed through the rounds
 
 
@@ -51,25 +53,40 @@ class Signals:
             "length": _beside(self.length[some], self.examples[some]),
             "outside": _beside(self.outside[some], self.examples[some]),
         }
-        if not self.cosines.size:
+        cosines = self.cosines[np.ix_(some, some)] if self.cosines.size else self.cosines
+        if not (cosines.size and np.isfinite(cosines).mean() > MET):
             return {**found, "agreement": self.agreement[some]}
-        cosines = self.cosines[np.ix_(some, some)]
         return {**found, "agreement": _row_means(cosines), "apart": leading(cosines)}
 
 
-def gather(entries: Sequence[RoundEntry], clients: Sequence[ClientId]) -> Signals:
-    """The signals of these clients over these rounds, in one pass."""
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over some rounds, and how many there were of each; those of other rounds can be added."""
+
+    alone: Matrix64  # (sum and count, number, clients)
+    pairs: Matrix64  # (sum and count, number, clients, clients)
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(self.alone + other.alone, self.pairs + other.pairs)
+
+    def signals(self) -> Signals:
+        """The means."""
+        return Signals(*_means(self.alone), *_means(self.pairs))
+
+
+def gather(entries: Sequence[RoundEntry], clients: Sequence[ClientId]) -> Totals:
+    """The sums of these clients over these rounds, in one pass."""
     place = {client: i for i, client in enumerate(clients)}
     paired = len(clients) if len(clients) <= MOST_PAIRED else 0
-    alone, pairs = np.zeros((2, 4, len(clients))), np.zeros((2, 2, paired, paired))
+    totals = Totals(np.zeros((2, 4, len(clients))), np.zeros((2, 2, paired, paired)))
     for entry in entries:
         at = np.array([place[client] for client in entry.clients], np.intp)
         cosines = cosines_of(entry)
-        _add(alone, (slice(None), at), _of_each(entry, cosines))
+        _add(totals.alone, (slice(None), at), _of_each(entry, cosines))
         if paired:
-            both = np.stack([cosines, nearness_of(entry, cosines)])
-            _add(pairs, (slice(None), at[:, None], at), both)
-    return Signals(*_means(alone), *_means(pairs))
+            both = np.stack([_beside_mean(cosines), nearness_of(entry, cosines)])
+            _add(totals.pairs, (slice(None), at[:, None], at), both)
+    return totals
 
 
 def _add(totals: Matrix64, where: tuple[Any, ...], values: Matrix64) -> None:
@@ -90,11 +107,16 @@ def _of_each(entry: RoundEntry, cosines: Matrix64) -> Matrix64:
     """Log examples, length, outside and agreement of each client of a round; NaN for who sent nothing."""
     length = np.log(entry.norms, out=np.full(len(entry.norms), np.nan), where=entry.norms > 0)
     outside = length + log_unexplained(entry, cosines)
-    return np.stack([np.log(entry.examples), _centred(length), _centred(outside), _row_means(cosines)])
+    agreement = _row_means(_beside_mean(cosines))
+    return np.stack([np.log(entry.examples), _centred(length), _centred(outside), agreement])
 
 
 def _centred(values: Matrix64) -> Matrix64:
     return values - np.nanmedian(values) if np.isfinite(values).any() else values
+
+
+def _beside_mean(matrix: Matrix64) -> Matrix64:
+    return matrix - np.nanmean(matrix) if np.isfinite(matrix).any() else matrix
 
 
 def _row_means(matrix: Matrix64) -> Matrix64:
