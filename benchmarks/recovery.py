@@ -54,8 +54,8 @@ def cells() -> dict[str, list[str]]:
     found = {}
     for seed in SEEDS:
         for fraction in FRACTIONS:
-            for attack, settings in ATTACKS.items():
-                changes = ["model=mlp", f"attack.fraction={fraction}", f"seed={seed}", *settings]
+            for attack, chosen in ATTACKS.items():
+                changes = ["model=mlp", f"attack.fraction={fraction}", f"seed={seed}", *chosen]
                 found[f"mlp-{attack}-{fraction:.0%}-{seed}"] = [*COMMON, *changes]
         convex = ["model=softmax", "attack.fraction=0.25", f"seed={seed}", *ATTACKS["backdoor"]]
         found[f"softmax-backdoor-25%-{seed}"] = [*COMMON, *convex]
