@@ -6,8 +6,10 @@ gathers them, bound by hashes to history, plan and models, and :func:`verify_cer
 
 from fedcrab.certify.assumptions import Assumptions
 from fedcrab.certify.certificate import Certificate, certify
+from fedcrab.certify.document import read_certificate, write_certificate
 from fedcrab.certify.noise import analytic_sigma, classical_sigma, noised
 from fedcrab.certify.term import HEURISTIC, SOUND, UNPROVABLE, Term
+from fedcrab.certify.verification import verify_certificate
 
 __all__ = [
     "HEURISTIC",
@@ -20,4 +22,7 @@ __all__ = [
     "certify",
     "classical_sigma",
     "noised",
+    "read_certificate",
+    "verify_certificate",
+    "write_certificate",
 ]

@@ -89,6 +89,12 @@ class Inputs:
         malicious = table["malicious"]
         if not isinstance(malicious, list) or not all(isinstance(client, str) for client in malicious):
             raise ConfigError("malicious must be a list of client ids")
+        if (
+            isinstance(table["beta"], bool)
+            or not isinstance(table["beta"], int | float)
+            or table["beta"] > 1e100
+        ):
+            raise ConfigError("beta must be a number of 0 or more")
         if not isinstance(table["evidence"], str) or not isinstance(table["rule"], str):
             raise ConfigError("evidence and rule are names")
         decision = {name: table[name] for name in ("malicious", "beta", "evidence", "rule")}
