@@ -62,8 +62,10 @@ def certified(training: Training, seed: int) -> tuple[Certificate, dict[str, flo
     gone, far = distance(model, back), distance(model, scratch[-1])
     later = sum(distance(a, b) for a, b in zip(scratch[t:], scratch[t + 1 :], strict=False))
     truth = dict.fromkeys(("path.planned", "path.travelled", "path.moved"), gone)
-    truth |= {f"retraining.{n}": later for n in ("measured", "constants", "ledger", "fading", "descent")}
-    truth |= {f"distance.{n}": far for n in ("parts", "poisoned", "residual", "measured")}
+    truth |= {
+        f"retraining.{n}": later for n in ("measured", "constants", "ledger", "fading", "shortest", "descent")
+    }
+    truth |= {f"distance.{n}": far for n in ("parts", "poisoned", "residual", "measured", "coupled")}
     truth |= {
         "poison.rollback": distance(back, scratch[t]),
         "poison.whole": distance(training.models[-1], scratch[-1]),
@@ -97,7 +99,13 @@ def try_one(seed: int, path: Path) -> Counter[str]:
 
 PROVED = [
     *("path.planned", "path.travelled", "path.moved", "poison.rollback", "poison.whole"),
-    *("retraining.measured", "retraining.constants", "retraining.ledger", "retraining.fading"),
+    *(
+        "retraining.measured",
+        "retraining.constants",
+        "retraining.ledger",
+        "retraining.fading",
+        "retraining.shortest",
+    ),
     *(
         "retraining.descent",
         "distance.parts",

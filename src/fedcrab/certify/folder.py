@@ -90,9 +90,12 @@ def _checked(path: Path, step: Any) -> Mapping[str, Any]:
     """A step whose numbers can be counted with."""
     if not isinstance(step, dict) or not isinstance(step.get("round"), int):
         raise DamagedError(f"{path}: a step cannot be read")
+    clients = step.get("clients")
     examples, lengths = _numbers(step.get("examples")), _numbers(step.get("lengths"))
     renewed = _numbers(step.get("renewed", []))
-    if len(examples) != len(lengths) or len(renewed) not in (0, len(examples)) or 0 in (*examples, *renewed):
+    named = isinstance(clients, list) and all(isinstance(c, str) for c in clients)
+    even = len(examples) == len(lengths) == len(clients or ()) and len(renewed) in (0, len(examples))
+    if not named or not even or 0 in (*examples, *renewed):
         raise DamagedError(f"{path}: the step of round {step['round']} has numbers that cannot be")
     return dict(step)
 

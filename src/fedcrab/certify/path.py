@@ -67,14 +67,16 @@ def planned(plan: Plan, rule: str, crab: Mapping[str, Any] | None, reach: float)
     return Term(_with_rounding(steps, reach), SOUND, PLANNED, assumes)
 
 
-def travelled(steps: Sequence[Mapping[str, Any]] | None, rule: str, reach: float) -> Term:
-    """After recovery, from the lengths that its steps report."""
+def travelled(
+    steps: Sequence[Mapping[str, Any]] | None, rule: str, reach: float, formula: str = TRAVELLED
+) -> Term:
+    """How far these steps can have gone, from the lengths that they report."""
     assumes = ("the steps are as they were reported", f"their rule is {rule}")
     if steps is None or rule not in REACHES:
-        return unknown(TRAVELLED, *assumes)
+        return unknown(formula, *assumes)
     far = REACHES[rule]
     legs = [far(step["examples"], step["lengths"]) if step["lengths"] else 0.0 for step in steps]
-    return Term(_with_rounding(legs, reach), SOUND, TRAVELLED, assumes)
+    return Term(_with_rounding(legs, reach), SOUND, formula, assumes)
 
 
 def _with_rounding(legs: Sequence[float], reach: float) -> float:

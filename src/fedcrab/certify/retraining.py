@@ -1,11 +1,12 @@
 """How far training without the malicious clients goes on after the rollback round: ‖W_T - W_t*‖.
 
-Five bounds, the least of which counts. A retraining that was run says it best; the others need none.
+Several bounds of its steps, the least of which counts, round by round. A retraining that was run says it
+best; the others need none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -18,7 +19,11 @@ CONSTANTS = "rounds·K·η·G: no local step is longer than η·G"
 LEDGER = "Σ (φ_t + (1+κ)·ψ_t): the honest update at M_t, known, and how much it can differ at W_t"
 FADING = "φ_0·Σ κ^t: the same map in every round makes steps that grow by κ at most"
 DESCENT = "√(η·rounds·(F(M_0) - F*)/(1 - ηL/2)): gradient descent spends its descent on its way"
+SHORTEST = "Σ of the least of these in each round"
+MEASURED = "Σ over the retraining's steps of what the rule can make of the updates' lengths"
 SAME = "the same honest clients, examples and batches in every round (full batches)"
+PLAIN = ("local steps are plain gradient steps", "G bounds the gradients", "a rule within the hull")
+KAPPA = "κ bounds how much honest local training stretches a distance"
 
 
 def retraining_terms(
@@ -30,13 +35,24 @@ def retraining_terms(
     steps: Sequence[Mapping[str, Any]] | None,
 ) -> dict[str, Term]:
     """Every bound that there are grounds for; ``first`` is the rollback round."""
-    return {
-        "measured": _measured(facts, first, steps),
-        "constants": _constants(facts, first, given, estimated),
-        "ledger": _ledger(facts, psi, first, given),
-        "fading": _fading(facts, first, given),
-        "descent": _descent(facts, first, given),
+    later = None if steps is None else [step for step in steps if step["round"] >= first]
+    flag = SOUND if given.gradient is not None else HEURISTIC
+    legs = {
+        "constants": _term(_constant_legs(facts, given, estimated), first, CONSTANTS, PLAIN, flag),
+        "ledger": _term(_ledger_legs(facts, psi, given), first, LEDGER, ("Ψ is a bound",)),
+        "fading": _term(_fading_legs(facts, given), first, FADING, (SAME, KAPPA)),
+        "shortest": _term(shortest_legs(facts, psi, given), first, SHORTEST, ("Ψ is a bound", KAPPA)),
     }
+    measured = travelled(later, facts.rule, facts.start, MEASURED)
+    return {"measured": measured, **legs, "descent": _descent(facts, first, given)}
+
+
+def _term(
+    legs: Sequence[float] | None, first: int, formula: str, assumes: tuple[str, ...], flag: str = SOUND
+) -> Term:
+    if legs is None:
+        return unknown(formula, *assumes)
+    return finite(Term(float(sum(legs[first:])), flag, formula, assumes))
 
 
 def is_one_map(facts: Facts, given: Assumptions) -> bool:
@@ -44,52 +60,46 @@ def is_one_map(facts: Facts, given: Assumptions) -> bool:
     return facts.steady and given.full_batch and facts.rule == "fedavg" and facts.broken != 0
 
 
-def _measured(facts: Facts, first: int, steps: Sequence[Mapping[str, Any]] | None) -> Term:
-    later = None if steps is None else [step for step in steps if step["round"] >= first]
-    return travelled(later, facts.rule, facts.start)
+def shortest_legs(facts: Facts, psi: Sequence[float] | None, given: Assumptions) -> list[float] | None:
+    """In each round the least of the proved bounds of ‖W_{t+1} - W_t‖."""
+    found = (_ledger_legs(facts, psi, given), _fading_legs(facts, given), _constant_legs(facts, given, {}))
+    known = [legs for legs in found if legs is not None]
+    return [min(legs) for legs in zip(*known, strict=True)] if known else None
 
 
-def _constants(facts: Facts, first: int, given: Assumptions, estimated: Mapping[str, float]) -> Term:
-    assumes = ("local steps are plain gradient steps", "G bounds the gradients", "a rule within the hull")
+def _constant_legs(facts: Facts, given: Assumptions, estimated: Mapping[str, float]) -> list[float] | None:
+    """K·η·G where anybody takes part."""
     gradient = given.gradient if given.gradient is not None else estimated.get("gradient")
     if gradient is None or given.rate is None or given.most_steps is None or facts.rule not in HULL:
-        return unknown(CONSTANTS, *assumes, "rate, most_steps and gradient")
-    rounds = sum(facts.busy[first:])
-    value = rounds * given.most_steps * given.rate * gradient
-    flag = SOUND if given.gradient is not None else HEURISTIC
-    return finite(Term(value + rounds * _rounding(facts, value), flag, CONSTANTS, assumes))
+        return None
+    leg = given.most_steps * given.rate * gradient
+    rounding = 8 * UNIT * (facts.start + leg * len(facts.busy))
+    return [leg + rounding if busy else 0.0 for busy in facts.busy]
 
 
-def _rounding(facts: Facts, gone: float) -> float:
-    """What float32 sums can add to a step of a training that has gone this far."""
-    return 8 * UNIT * (facts.start + gone)
-
-
-def _ledger(facts: Facts, psi: Sequence[float] | None, first: int, given: Assumptions) -> Term:
+def _ledger_legs(facts: Facts, psi: Sequence[float] | None, given: Assumptions) -> list[float] | None:
     """‖A(W) - W‖ ≤ ‖A(M) - M‖ + ‖A(W) - A(M)‖ + ‖M - W‖ ≤ φ + (1+κ)·ψ."""
     expansion = given.local_expansion()
     if psi is None or expansion is None:
-        return unknown(LEDGER, "Ψ is a bound")
-    rows = list(zip(facts.honest, psi, facts.reach, facts.busy, strict=False))[first:]
-    legs = [p + (1 + expansion) * far + 8 * UNIT * (reach + far) for p, far, reach, busy in rows if busy]
-    return finite(Term(float(sum(legs)), SOUND, LEDGER, ("Ψ is a bound",)))
+        return None
+    rows = zip(facts.honest, psi[:-1], facts.reach, facts.busy, strict=True)
+    return [
+        phi + (1 + expansion) * far + 8 * UNIT * (reach + far) if busy else 0.0
+        for phi, far, reach, busy in rows
+    ]
 
 
-def _fading(facts: Facts, first: int, given: Assumptions) -> Term:
+def _fading_legs(facts: Facts, given: Assumptions) -> list[float] | None:
     """‖W_{t+1} - W_t‖ = ‖A(W_t) - A(W_{t-1})‖ ≤ κ^t·‖A(M_0) - M_0‖ = κ^t·φ_0."""
     expansion = given.local_expansion()
     if expansion is None or not is_one_map(facts, given):
-        return unknown(FADING, SAME, "κ")
-    legs = list(_fading_legs(facts, expansion))
-    return finite(Term(float(sum(legs[first:])), SOUND, FADING, (SAME, "κ bounds local training")))
-
-
-def _fading_legs(facts: Facts, expansion: float) -> Iterator[float]:
-    leg, gone = facts.honest[0], 0.0
+        return None
+    legs, leg, gone = [], facts.honest[0], 0.0
     for _ in facts.busy:
-        leg += _rounding(facts, gone + leg)
-        yield leg
+        leg += 8 * UNIT * (facts.start + gone + leg)
+        legs.append(leg)
         gone, leg = gone + leg, expansion * leg
+    return legs
 
 
 def _descent(facts: Facts, first: int, given: Assumptions) -> Term:
@@ -105,4 +115,4 @@ def _descent(facts: Facts, first: int, given: Assumptions) -> Term:
         return unknown(DESCENT, *assumes)
     rounds = len(facts.busy) - first
     value = sqrt(rate * rounds * gap / (1 - rate * smooth / 2))
-    return finite(Term(value + rounds * _rounding(facts, value), SOUND, DESCENT, assumes))
+    return finite(Term(value + rounds * 8 * UNIT * (facts.start + value), SOUND, DESCENT, assumes))

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedcrab.certify.assumptions import Assumptions, power
+from fedcrab.certify.coupled import coupled
 from fedcrab.certify.estimate import Estimate
 from fedcrab.certify.inputs import Inputs
 from fedcrab.certify.noise import analytic_sigma, classical_sigma
 from fedcrab.certify.path import apart, moved, planned, travelled
 from fedcrab.certify.poison import UNIT, Facts, distances, facts_of, plain_sum
 from fedcrab.certify.printed import theorem_terms
-from fedcrab.certify.retraining import SAME, is_one_map, retraining_terms
+from fedcrab.certify.retraining import KAPPA, SAME, is_one_map, retraining_terms
 from fedcrab.certify.term import HEURISTIC, SOUND, Term, finite, least, total, unknown
 from fedcrab.rollback import Plan
 from fedcrab.types import Vector
 
-DRAWS = "local training draws the same batches in both trainings"
+DRAWS = "everybody not named malicious is honest, and draws the same batches in both trainings"
 MEANS = "every aggregate is the mean of the updates, weighted by examples"
-KAPPA = "κ bounds how much honest local training stretches a distance"
 EXACT = "honest clients compute exactly; the server's float32 sums are allowed for"
 POISON = "ψ: ψ_0 = 0, ψ_{t+1} = κ·ψ_t + s_t"
 
@@ -57,6 +57,9 @@ def statements(
     poison = terms["poison.rollback" if psi or plan.rollback_round == 0 else "poison.influence"]
     terms |= _noise(inputs, plan, evidence, poison)
     terms |= _distance(plan, facts, given, evidence, terms)
+    by_crab = evidence.steps if inputs.crab is not None and rule == "fedavg" else None
+    begun = terms["noise.length"].value if evidence.start is not None else 0.0
+    terms["distance.coupled"] = coupled(plan, facts, psi, given, by_crab, begun or 0.0)
     terms |= theorem_terms(plan, facts, given, known, evidence.steps)
     return terms
 
