@@ -34,8 +34,10 @@ def verify_certificate(
         return [f"{path}: format: not {FORMAT!r}"]
     problems = input_problems(table)
     if not problems:
-        opened, evidence = surroundings(path.parent, table, history, retrained)
-        problems = statement_problems(table, opened, evidence)
+        opened = history_of(path.parent, history)
+        problems = head_problems(table, opened)
+    if not problems:
+        problems = statement_problems(table, opened, evidence_beside(path.parent, table, opened, retrained))
     problems += signature_problems(table, key)
     return [_printable(f"{path}: {problem}") for problem in problems[:TOLD]]
 
@@ -45,20 +47,26 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST]
 
 
-def surroundings(
-    folder: Path, table: Mapping[str, Any], history: Path | None, retrained: Path | None
-) -> tuple[History, Evidence]:
-    """What the certificate is about: the history, and what lies beside the file."""
-    recovery = Folder.open(folder) if (folder / SUMMARY).is_file() else None
-    if history is None and recovery is None:
+def history_of(folder: Path, history: Path | None) -> History:
+    """The history that the certificate is about, where it is said to be or where the recovery found it."""
+    if history is None and not (folder / SUMMARY).is_file():
         raise HistoryError(f"{folder}: no recovery lies beside the certificate; name its --history")
-    place = history or (recovery.history() if recovery else folder)
+    place = history or Folder.open(folder).history()
     if not place.is_dir():
         raise HistoryError(f"{place}: the history is not there; say where it is with --history")
-    opened, about = History.open(place), table.get("subject")
+    return History.open(place)
+
+
+def evidence_beside(
+    folder: Path, table: Mapping[str, Any], history: History, retrained: Path | None
+) -> Evidence:
+    """Models and steps: of the recovery that the file lies with, and of the retraining that it speaks of."""
+    if not (folder / SUMMARY).is_file():
+        return Evidence()
+    about = table.get("subject")
     speaks = isinstance(about, Mapping) and (about.get("retrained_model") or about.get("retrained_steps"))
     again = Folder.open(retrained or folder.absolute().parent / "retrain") if speaks or retrained else None
-    return opened, recovery.evidence(opened, again) if recovery else Evidence()
+    return Folder.open(folder).evidence(history, again)
 
 
 def input_problems(table: Mapping[str, Any]) -> list[str]:
@@ -79,11 +87,16 @@ def input_problems(table: Mapping[str, Any]) -> list[str]:
     return []
 
 
+def head_problems(table: Mapping[str, Any], history: History) -> list[str]:
+    """Whether it is about this history at all."""
+    subject, head = table.get("subject"), history.contents.head
+    if isinstance(subject, Mapping) and subject.get("history") != head:
+        return [f"subject.history: not the head of {history.path}, {head[:16]}…"]
+    return []
+
+
 def statement_problems(table: Mapping[str, Any], history: History, evidence: Evidence) -> list[str]:
     """Fields that come out otherwise when the certificate is made anew."""
-    subject = table.get("subject")
-    if isinstance(subject, Mapping) and subject.get("history") != history.contents.head:
-        return [f"subject.history: not the head of {history.path}, {history.contents.head[:16]}…"]
     inputs = Inputs.from_table(table["inputs"])
     try:
         again = made(inputs, inputs.plan(history), evidence)
