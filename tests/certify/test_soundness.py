@@ -65,7 +65,7 @@ def certified(training: Training, seed: int) -> tuple[Certificate, dict[str, flo
     truth |= {
         f"retraining.{n}": later for n in ("measured", "constants", "ledger", "fading", "shortest", "descent")
     }
-    truth |= {f"distance.{n}": far for n in ("parts", "poisoned", "residual", "measured", "coupled")}
+    truth |= {f"distance.{n}": far for n in ("parts", "poisoned", "residual", "measured", "coupled", "kept")}
     truth |= {
         "poison.rollback": distance(back, scratch[t]),
         "poison.whole": distance(training.models[-1], scratch[-1]),

@@ -12,8 +12,9 @@ from typing import Any
 from fedcrab.certify import estimate as guesses
 from fedcrab.certify.assumptions import Assumptions
 from fedcrab.certify.estimate import Estimate
+from fedcrab.certify.evidence import Evidence
 from fedcrab.certify.inputs import Inputs, digests
-from fedcrab.certify.statements import Evidence, conclusion, statements
+from fedcrab.certify.statements import conclusion, statements
 from fedcrab.certify.term import Term, rounded_up
 from fedcrab.history.seal import SNAPSHOTS
 from fedcrab.history.snapshots import Snapshots

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedcrab.certify.statements import Evidence
+from fedcrab.certify.evidence import Evidence
 from fedcrab.errors import DamagedError, HistoryError
 from fedcrab.history import History
 from fedcrab.history.disk import hash_regular, read_regular

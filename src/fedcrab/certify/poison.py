@@ -28,6 +28,7 @@ from fedcrab.types import ClientId
 from fedcrab.vectors import norm
 
 UNIT = 2.0**-24  # half the distance of neighbouring float32 numbers, as a share of them
+EXACT = "honest clients compute exactly; the server's float32 sums are allowed for"
 GEOMETRY = 1e-6  # the ledger's norms are exact to this share
 
 

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
-from fedcrab.certify.assumptions import Assumptions, power
-from fedcrab.certify.coupled import coupled
+from fedcrab.certify.assumptions import Assumptions
+from fedcrab.certify.distance import distance_terms
 from fedcrab.certify.estimate import Estimate
+from fedcrab.certify.evidence import Evidence
 from fedcrab.certify.inputs import Inputs
 from fedcrab.certify.noise import analytic_sigma, classical_sigma
 from fedcrab.certify.path import apart, moved, planned, travelled
-from fedcrab.certify.poison import UNIT, Facts, distances, facts_of, plain_sum
+from fedcrab.certify.poison import EXACT, Facts, distances, facts_of, plain_sum
 from fedcrab.certify.printed import theorem_terms
-from fedcrab.certify.retraining import KAPPA, SAME, is_one_map, retraining_terms
-from fedcrab.certify.term import HEURISTIC, SOUND, Term, finite, least, total, unknown
+from fedcrab.certify.retraining import KAPPA, retraining_terms
+from fedcrab.certify.term import HEURISTIC, SOUND, Term, finite, least, unknown
 from fedcrab.rollback import Plan
-from fedcrab.types import Vector
 
 DRAWS = "everybody not named malicious is honest, and draws the same batches in both trainings"
 MEANS = "every aggregate is the mean of the updates, weighted by examples"
-EXACT = "honest clients compute exactly; the server's float32 sums are allowed for"
 POISON = "ψ: ψ_0 = 0, ψ_{t+1} = κ·ψ_t + s_t"
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What there is besides the history."""
-
-    model: Vector | None = None  # the recovered one
-    steps: tuple[Mapping[str, Any], ...] | None = None
-    start: Vector | None = None  # where recovery began, if not at the rollback model
-    retrained: Vector | None = None
-    retrained_steps: tuple[Mapping[str, Any], ...] | None = None
 
 
 def statements(
@@ -56,10 +42,7 @@ def statements(
     terms |= {f"retraining.{name}": term for name, term in later.items()}
     poison = terms["poison.rollback" if psi or plan.rollback_round == 0 else "poison.influence"]
     terms |= _noise(inputs, plan, evidence, poison)
-    terms |= _distance(plan, facts, given, evidence, terms)
-    by_crab = evidence.steps if inputs.crab is not None and rule == "fedavg" else None
-    begun = terms["noise.length"].value if evidence.start is not None else 0.0
-    terms["distance.coupled"] = coupled(plan, facts, psi, given, by_crab, begun or 0.0)
+    terms |= distance_terms(inputs, plan, facts, psi, evidence, terms)
     terms |= theorem_terms(plan, facts, given, known, evidence.steps)
     return terms
 
@@ -111,57 +94,3 @@ def _noise(inputs: Inputs, plan: Plan, evidence: Evidence, poison: Term) -> dict
         if (value := classical_sigma(psi, *budget)) is not None:
             classical = Term(value, poison.flag, usual, (*assumes, "ε < 1"))
     return {"noise.deviation": sigma, "noise.classical": classical, "noise.length": length}
-
-
-def _distance(
-    plan: Plan, facts: Facts, given: Assumptions, evidence: Evidence, terms: Mapping[str, Term]
-) -> dict[str, Term]:
-    """Bounds of ‖recovered - W_T‖."""
-    later = least({name: term for name, term in terms.items() if name.startswith("retraining.")})
-    rest = later[1] if later else terms["retraining.constants"]
-    formula = "recovery's path + poison in the rollback model + retraining's path from there"
-    return {
-        "distance.parts": total(formula, *_recovery(evidence, terms), terms["poison.rollback"], rest),
-        "distance.poisoned": _through_poisoned(plan, evidence, terms["poison.whole"]),
-        "distance.residual": _by_residual(facts, given, evidence),
-        "distance.measured": _measured(plan, evidence),
-    }
-
-
-def _recovery(evidence: Evidence, terms: Mapping[str, Term]) -> list[Term]:
-    """‖recovered - rollback model‖: measured, or else what is planned, from where recovery begins."""
-    if evidence.model is not None:
-        return [terms["path.moved"]]
-    return [terms["path.planned"], *([terms["noise.length"]] if evidence.start is not None else [])]
-
-
-def _through_poisoned(plan: Plan, evidence: Evidence, whole: Term) -> Term:
-    """‖M̃ - W_T‖ ≤ ‖M̃ - M_T‖ + ψ_T: the first is measured, and no retraining has to be followed."""
-    formula = "‖recovered - poisoned model‖, measured, + ψ of the whole training"
-    if evidence.model is None:
-        return unknown(formula, "a recovered model", *whole.assumes)
-    gone = apart(plan, evidence.model, plan.history.final_model())
-    return total(formula, Term(gone, SOUND, ""), whole)
-
-
-def _by_residual(facts: Facts, given: Assumptions, evidence: Evidence) -> Term:
-    """Both are near the fixed point W* of A: ‖x - W*‖ ≤ ‖A(x) - x‖/(1-κ), ‖W_T - W*‖ ≤ κ^T·‖M_0 - W*‖."""
-    formula = "(‖honest update at the recovered model‖ + κ^T·φ_0)/(1-κ)"
-    assumes = (SAME, "κ < 1: strongly convex", "the residual was measured at this model", EXACT)
-    expansion, residual = given.local_expansion(), given.residual
-    if expansion is None or expansion >= 1 or residual is None or evidence.model is None:
-        return unknown(formula, *assumes)
-    if not is_one_map(facts, given):
-        return unknown(formula, *assumes)
-    gap = 1 - expansion
-    fading = power(expansion, len(facts.busy)) * facts.honest[0]
-    rounding = 16 * UNIT * (facts.start + facts.honest[0] / gap + residual / gap)
-    return finite(Term((residual + fading + rounding) / gap, SOUND, formula, assumes))
-
-
-def _measured(plan: Plan, evidence: Evidence) -> Term:
-    formula = "‖recovered - retrained model‖, measured"
-    if evidence.model is None or evidence.retrained is None:
-        return unknown(formula, "a retraining that was run")
-    assumes = ("the retraining is as it was reported",)
-    return Term(apart(plan, evidence.model, evidence.retrained), SOUND, formula, assumes)

@@ -9,10 +9,10 @@ from typing import Any
 
 from fedcrab.certify.certificate import FORMAT, made
 from fedcrab.certify.document import read_certificate
+from fedcrab.certify.evidence import Evidence
 from fedcrab.certify.folder import SUMMARY, Folder
 from fedcrab.certify.inputs import Inputs, digests
 from fedcrab.certify.signature import PLACE, signature_problems
-from fedcrab.certify.statements import Evidence
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
 
