@@ -57,14 +57,37 @@ class Assumptions:
         """κ: how much one client's whole local training can stretch a distance; None where unknown."""
         if self.expansion is not None:
             return self.expansion
-        if self.rate is None or self.smoothness is None:
+        one = self._one_step()
+        if one is None:
             return None
-        lowest = -self.smoothness if self.convexity is None else self.convexity
-        one = max(abs(1 - self.rate * lowest), abs(1 - self.rate * self.smoothness))
         steps = self.fewest_steps if one < 1 else self.most_steps
         if steps is None:
             return 1.0 if one <= 1 else None
         return power(one, steps)
+
+    def local_drift(self) -> float | None:
+        """λ: how much the update x ↦ T(x) - x can differ between two models, as a share of their distance.
+
+        At most 1 + κ; of K steps, each of which changes its gradient by L·q^k at most, ηL·Σ q^k.
+        """
+        expansion, one = self.local_expansion(), self._one_step()
+        if expansion is None:
+            return None
+        if one is None or self.most_steps is None or self.rate is None or self.smoothness is None:
+            return 1 + expansion
+        steepest = self.rate * max(self.smoothness, abs(self._lowest()))
+        summed = self.most_steps if one == 1 else (power(one, self.most_steps) - 1) / (one - 1)
+        return min(1 + expansion, steepest * summed)
+
+    def _lowest(self) -> float:
+        """μ; of a loss that is merely smooth, -L."""
+        return -(self.smoothness or 0.0) if self.convexity is None else self.convexity
+
+    def _one_step(self) -> float | None:
+        """Q."""
+        if self.rate is None or self.smoothness is None:
+            return None
+        return max(abs(1 - self.rate * self._lowest()), abs(1 - self.rate * self.smoothness))
 
 
 def power(base: float, exponent: float) -> float:

@@ -16,7 +16,7 @@ from fedcrab.certify.poison import UNIT, Facts
 from fedcrab.certify.term import HEURISTIC, SOUND, Term, finite, unknown
 
 CONSTANTS = "rounds·K·η·G: no local step is longer than η·G"
-LEDGER = "Σ (φ_t + (1+κ)·ψ_t): the honest update at M_t, known, and how much it can differ at W_t"
+LEDGER = "Σ (φ_t + λ·ψ_t): the honest update at M_t, known, and how much it can differ at W_t"
 FADING = "φ_0·Σ κ^t: the same map in every round makes steps that grow by κ at most"
 DESCENT = "√(η·rounds·(F(M_0) - F*)/(1 - ηL/2)): gradient descent spends its descent on its way"
 SHORTEST = "Σ of the least of these in each round"
@@ -78,15 +78,12 @@ def _constant_legs(facts: Facts, given: Assumptions, estimated: Mapping[str, flo
 
 
 def _ledger_legs(facts: Facts, psi: Sequence[float] | None, given: Assumptions) -> list[float] | None:
-    """‖A(W) - W‖ ≤ ‖A(M) - M‖ + ‖A(W) - A(M)‖ + ‖M - W‖ ≤ φ + (1+κ)·ψ."""
-    expansion = given.local_expansion()
-    if psi is None or expansion is None:
+    """‖A(W) - W‖ ≤ ‖A(M) - M‖ + λ‖M - W‖ ≤ φ + λ·ψ, λ how much an update differs between two models."""
+    drift = given.local_drift()
+    if psi is None or drift is None:
         return None
     rows = zip(facts.honest, psi[:-1], facts.reach, facts.busy, strict=True)
-    return [
-        phi + (1 + expansion) * far + 8 * UNIT * (reach + far) if busy else 0.0
-        for phi, far, reach, busy in rows
-    ]
+    return [phi + drift * far + 8 * UNIT * (reach + far) if busy else 0.0 for phi, far, reach, busy in rows]
 
 
 def _fading_legs(facts: Facts, given: Assumptions) -> list[float] | None:
