@@ -107,17 +107,12 @@ def show(changes: list[str], seeds: int) -> None:
             with tempfile.TemporaryDirectory() as name:
                 rows = trial([*changes, f"seed={seed}"], preset, Path(name) / "h")
             columns.setdefault(preset, []).append(rows)
-    names = dict.fromkeys(name for found in columns.values() for rows in found for name in rows)
-    print(
-        "| term | paper: bound | truth | ratio | hardened: bound | truth | ratio |\n|---|--:|--:|--:|--:|--:|--:|"
-    )
-    for name in names:
-        cells = [
-            cell
-            for found in columns.values()
-            for cell in figures(name, [r[name] for r in found if name in r])
-        ]
-        print(f"| `{name}` | {' | '.join(cells)} |")
+    print("| term | paper: bound | truth | ratio | hardened: bound | truth | ratio |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for name in dict.fromkeys(name for found in columns.values() for rows in found for name in rows):
+        given = ([rows[name] for rows in found if name in rows] for found in columns.values())
+        cells = [cell for rows in given for cell in figures(name, rows)]
+        print(f"| `{name}` | {' | '.join(cells)} |", flush=True)
 
 
 def figures(name: str, rows: list[tuple[float, float]]) -> list[str]:
