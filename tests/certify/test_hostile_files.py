@@ -85,8 +85,8 @@ def test_every_value_exchanged_for_strange_ones(whole: tuple[Path, bytes]) -> No
     path, content = whole
     table = json.loads(content)
     for section in ("inputs", "subject", "terms", "estimates", "conclusion", "signature"):
-        for name in [*(table[section] or {}), *(["assumptions"] if section == "inputs" else [])]:
-            for value in VALUES:
+        for place, name in enumerate(table[section] or {}):
+            for value in VALUES if section == "inputs" else VALUES[place % 4 :: 4]:
                 other = json.loads(content)
                 other[section][name] = value
                 other["inputs_sha256"] = digests(other["inputs"])
