@@ -43,15 +43,22 @@ def test_the_mean_of_lengths_does_not_bound_a_median() -> None:
 
 
 def recorded(
-    path: Path, rounds: list[dict], *, selection=None, between: float = 0.0, rule: str = "fedavg"
+    path: Path,
+    rounds: list[dict],
+    *,
+    selection=None,
+    between: float = 0.0,
+    rule: str = "fedavg",
+    aggregate=None,
 ) -> History:
     """These updates from a model of zeros; ``between`` is what somebody adds to the model before round 1."""
+    aggregate = aggregate or fedavg()
     model = np.zeros(2, np.float32)
     settings = {"selection": selection or Selective(rounds=1.0, clients=1.0), "aggregation": rule, "seed": 0}
     with History.create(path, model, initial_loss=1.0, **settings) as history:
         for t, sent in enumerate(rounds):
             updates = Updates.of({c: (u, 1) for c, u in sent.items()})
-            step = fedavg()(updates.vectors, updates.weights)
+            step = aggregate(updates.vectors, updates.weights)
             history.record(Round(t, model, updates, step, 0.9**t, 0.1))
             model = model + step + (between if t == 0 else 0)
     return History.open(path)
@@ -90,7 +97,14 @@ def test_nothing_is_claimed_without_grounds(tmp_path: Path) -> None:
     assert terms["poison.rollback"].flag == UNPROVABLE
 
 
-@pytest.mark.parametrize("change", [{"between": 0.5}, {"rule": "median"}])
+def slowly(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A server that goes half of the way."""
+    return fedavg()(vectors, weights) / 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"between": 0.5}, {"rule": "median"}, {"aggregate": median()}, {"aggregate": slowly}]
+)
 def test_poison_needs_means_and_an_unbroken_training(tmp_path: Path, change: dict) -> None:
     terms = terms_of(recorded(tmp_path / "h", SENT, **change), 1.0)
     assert terms["poison.rollback"].flag == terms["poison.whole"].flag == UNPROVABLE

@@ -20,6 +20,7 @@ from math import inf, isfinite
 
 import numpy as np
 
+from fedcrab.certify.means import first_other_aggregate
 from fedcrab.history import History
 from fedcrab.history.entries import RoundEntry
 from fedcrab.influence import evidence_of
@@ -43,7 +44,13 @@ class Facts:
     broken: int | None  # the first round whose model is not the one that the round before it left
     busy: tuple[bool, ...]  # whether any honest client took part
     start: float  # ‖M_0‖
-    rule: str  # that made the aggregates
+    rule: str  # that made the aggregates, as the history says
+    other: int | None  # the first round whose aggregate cannot have been the mean
+
+    @property
+    def means(self) -> bool:
+        """Whether the aggregates are said to be weighted means, and nothing speaks against it."""
+        return self.rule == "fedavg" and self.other is None
 
 
 def facts_of(plan: Plan) -> Facts:
@@ -64,6 +71,7 @@ def facts_of(plan: Plan) -> Facts:
         busy=tuple(bool(now) for now in honest),
         start=start,
         rule=history.charter.aggregation,
+        other=first_other_aggregate(history),
     )
 
 

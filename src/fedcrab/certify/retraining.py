@@ -57,7 +57,7 @@ def _term(
 
 def is_one_map(facts: Facts, given: Assumptions) -> bool:
     """Whether every round of the retraining applies the same map A, from M_0 on."""
-    return facts.steady and given.full_batch and facts.rule == "fedavg" and facts.broken != 0
+    return facts.steady and given.full_batch and facts.means and facts.broken != 0
 
 
 def shortest_legs(facts: Facts, psi: Sequence[float] | None, given: Assumptions) -> list[float] | None:

@@ -28,7 +28,7 @@ def statements(
     """All terms by name."""
     facts, given = facts_of(plan), inputs.assumptions
     rule, reach = inputs.aggregation, facts.reach[-1]
-    psi = _psi(plan, facts, given)
+    psi = _psi(facts, given)
     known = {name: e.value for name, e in guessed.items()}
     terms = {
         "path.planned": planned(plan, rule, inputs.crab, reach),
@@ -53,10 +53,10 @@ def conclusion(terms: Mapping[str, Term]) -> tuple[str | None, Term]:
     return found or (None, unknown("‖recovered model - model retrained from scratch‖", KAPPA))
 
 
-def _psi(plan: Plan, facts: Facts, given: Assumptions) -> tuple[float, ...] | None:
+def _psi(facts: Facts, given: Assumptions) -> tuple[float, ...] | None:
     """ψ_0 … ψ_T where it bounds anything."""
     expansion = given.local_expansion()
-    if expansion is None or facts.broken is not None or plan.history.charter.aggregation != "fedavg":
+    if expansion is None or facts.broken is not None or not facts.means:
         return None
     return distances(facts, expansion)
 
