@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.experiment import names
 from fedcrab.experiment.config import Config, settings
+from fedcrab.experiment.declared import write_certificate_of
 from fedcrab.experiment.recovery import Outcome, Recovery, judged, poisoned
 from fedcrab.experiment.results import read_results, write_result
 from fedcrab.experiment.setup import Setup, prepare
@@ -71,6 +72,9 @@ def _write(out: Path, history: History, setup: Setup, outcomes: Collection[Outco
     for outcome, row in zip(outcomes, rows, strict=True):
         if outcome.plan is not None:
             write_result(out / outcome.method, history, outcome, row)
+    for outcome in outcomes:
+        if outcome.plan is not None:
+            write_certificate_of(out / outcome.method, outcome.plan, setup)
     return rows
 
 
