@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from detect.gatherings import cloned, gathering, noisy
 from fedcrab import History
 from fedcrab.demo.recording import record_and_plan
 from trials.trainings import training
+
+BAD = frozenset({"c2", "c5", "c11"})
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +32,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def fedcrab(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("attacked")
+    gathering(place / "h", noisy, BAD)
+    gathering(place / "fine")
+    return place
+
+
+def fedcrab(*arguments: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedcrab", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, timeout=60)
 
 
 def test_show_as_json(place: Path) -> None:
@@ -58,6 +69,38 @@ def test_plan_as_json(place: Path) -> None:
     assert shown["malicious"] == ["3", "7"]
     assert set(shown["presets"]) == {"paper", "hardened"}
     assert shown["sensitivity"] == shown["presets"]["hardened"]["sensitivity"]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["people", "json"])
+def test_suspects_are_piped_into_a_plan(form: list[str], attacked: Path) -> None:
+    found = fedcrab("detect", "h", *form, cwd=attacked)
+    assert found.returncode == 0
+    planned = fedcrab("plan", "h", "--malicious", "-", "--json", cwd=attacked, given=found.stdout)
+    assert set(json.loads(planned.stdout)["malicious"]) == BAD
+    none = fedcrab("detect", "fine", *form, cwd=attacked)
+    planned = fedcrab("plan", "h", "--malicious", "-", cwd=attacked, given=none.stdout)
+    assert planned.returncode == 2
+    assert "no sign of attack" in planned.stderr
+
+
+def test_detect_shows_scores_as_bars(attacked: Path) -> None:
+    shown = fedcrab("detect", "h", "--detector", "fldetector", cwd=attacked).stdout
+    bars = {
+        line.split("│")[1].strip(): line.count("█") for line in shown.splitlines() if line.startswith("│")
+    }
+    assert min(bars[c] for c in BAD) > max(count for c, count in bars.items() if c not in BAD)
+    assert "sure" in shown
+    fine = fedcrab("detect", "fine", cwd=attacked).stdout
+    assert "No sign of attack (ledger, 14 rounds; the clearest sign has 0." in fine
+
+
+def test_many_suspects_stay_on_one_line(tmp_path: Path) -> None:
+    bad = frozenset(f"c{i}" for i in range(40))
+    gathering(tmp_path / "h", cloned, bad, clients=90, rounds=3)
+    found = fedcrab("detect", "h", cwd=tmp_path).stdout
+    line = next(line for line in found.splitlines() if line.startswith("Suspects:"))
+    assert set(line.removeprefix("Suspects:").replace(",", " ").split()) == bad
+    assert "60 of 90" in found
 
 
 def test_plan_with_settings_of_ones_own(place: Path) -> None:
@@ -119,6 +162,12 @@ def test_the_small_demo_needs_no_simulator(tmp_path: Path) -> None:
         "plan empty --malicious 1",
         "plan nothing --malicious 1",
         "plan damaged --malicious 1",
+        "plan h --malicious -",
+        "detect empty",
+        "detect nothing",
+        "detect damaged",
+        "detect h --detector rumour",
+        "detect h --detector fldetector",
         "show nothing",
         "show nowhere",
         "show damaged",
@@ -142,7 +191,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments: str, place: Path) 
 
 
 def test_help_has_an_example_for_every_command(tmp_path: Path) -> None:
-    for command in ("show", "plan", "verify", "demo"):
+    for command in ("show", "detect", "plan", "verify", "demo"):
         done = fedcrab(command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert f"Example: fedcrab {command}" in done.stdout

@@ -1,6 +1,6 @@
 """fedcrab recovers a federated-learning model after poisoning."""
 
-from fedcrab import recover
+from fedcrab import detect, recover
 from fedcrab.admission import Answer, admit
 from fedcrab.certify import Assumptions, Certificate, certify
 from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
@@ -34,6 +34,7 @@ __all__ = [
     "Vector",
     "admit",
     "certify",
+    "detect",
     "plan",
     "recover",
 ]

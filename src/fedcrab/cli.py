@@ -12,14 +12,18 @@ from typing import Annotated, Any
 import click
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedcrab import __version__
 from fedcrab.demo import run_demo
-from fedcrab.errors import ConfigError, FedcrabError
+from fedcrab.detect import DETECTORS
+from fedcrab.errors import FedcrabError
 from fedcrab.history import History
 from fedcrab.history.summary import to_table
+from fedcrab.named import named, open_with_earlier
 from fedcrab.report import tables
 from fedcrab.report.certificate import certificate_tables
+from fedcrab.report.suspects import detection_tables
 from fedcrab.rollback import PRESETS, plan
 
 app = typer.Typer(
@@ -33,7 +37,12 @@ INTERRUPTED = 130
 Evidence = StrEnum("Evidence", ["all", "stored"])
 Rule = StrEnum("Rule", ["prefix", "last"])
 Preset = StrEnum("Preset", ["hardened", "paper"])
+Detector = StrEnum("Detector", ["ledger", "fldetector"])
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a history.")]
+HistoryOrRecovery = Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")]
+Malicious = Annotated[
+    str, typer.Option(metavar="IDS", help="Ids of the malicious clients: 3,7; - takes them from a pipe.")
+]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core unless given.")]
 HistoryPlace = Annotated[
     Path | None, typer.Option("--history", metavar="DIR", help="Where the history is, if it was moved.")
@@ -48,7 +57,7 @@ def _print(*things: Any) -> None:
     width = None if sys.stdout.isatty() else 120
     console = Console(width=width, markup=False, highlight=False, emoji=False)
     for thing in things:
-        console.print(thing)
+        console.print(thing, soft_wrap=isinstance(thing, Text) and bool(thing.no_wrap))
 
 
 def _print_json(value: Any) -> None:
@@ -118,10 +127,25 @@ def show(
         _print(tables.history_tables(history, everything=everything))
 
 
+@app.command(epilog="Example: fedcrab detect my-history | fedcrab plan my-history --malicious -")
+def detect(
+    directory: Directory,
+    detector: Annotated[Detector, typer.Option(help="How to judge.")] = Detector.ledger,
+    everything: Annotated[bool, typer.Option("--all", help="Every client of many.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Who seems to be malicious, how sure that is and why; or that there is no sign of attack."""
+    detection = DETECTORS[detector.value](History.open(directory))
+    if as_json:
+        _print_json(detection.to_table())
+    else:
+        _print(*detection_tables(detection, everything=everything))
+
+
 @app.command("plan", epilog="Example: fedcrab plan my-history --malicious 3,7")
 def plan_command(
-    directory: Directory,
-    malicious: Annotated[str, typer.Option(metavar="IDS", help="Ids of the malicious clients: 3,7")],
+    directory: HistoryOrRecovery,
+    malicious: Malicious,
     preset: Annotated[Preset, typer.Option(help="The decision to take.")] = Preset.hardened,
     beta: Annotated[float | None, typer.Option(help="Tolerated poison, as a share of honest work.")] = None,
     evidence: Annotated[Evidence | None, typer.Option(help="What counts as evidence.")] = None,
@@ -131,9 +155,11 @@ def plan_command(
 ) -> None:
     """How far to roll back, what would be replayed and at what cost; nothing is run.
 
-    Both presets are shown; --beta, --evidence and --rule change the chosen one.
+    Both presets are shown; --beta, --evidence and --rule change the chosen one. After a recovery, when more
+    attackers are found: of what 'recover' wrote, the plan is over its history, and those of before count too.
     """
-    history, bad = History.open(directory), _ids(malicious)
+    history, earlier = open_with_earlier(directory)
+    bad = sorted({*named(malicious, sys.stdin), *earlier})
     given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
     own = {name: value for name, value in given.items() if value is not None}
     plans = {name: plan(history, bad, **settings) for name, settings in PRESETS.items()}
@@ -149,17 +175,10 @@ def plan_command(
     _print(*tables.warnings_lines(plans))
 
 
-def _ids(text: str) -> list[str]:
-    ids = [part.strip() for part in text.split(",") if part.strip()]
-    if not ids:
-        raise ConfigError("--malicious names no client; give ids such as --malicious 3,7")
-    return ids
-
-
 @app.command(epilog="Example: fedcrab recover my-history --malicious 3,7 --method all --out recovered")
 def recover(
-    directory: Directory,
-    malicious: Annotated[str, typer.Option(metavar="IDS", help="Ids of the malicious clients: 3,7")],
+    directory: HistoryOrRecovery,
+    malicious: Malicious,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write what is recovered.")],
     method: Annotated[
         str, typer.Option(help="crab-hardened, crab-paper, federaser, fedrecover, retrain, or all.")
@@ -177,9 +196,9 @@ def recover(
     """
     from fedcrab.experiment.recover_command import recover_command
 
-    rows, refused = recover_command(
-        directory, _ids(malicious), method, out, changes=changes or (), workers=workers
-    )
+    history, earlier = open_with_earlier(directory)
+    bad = {*named(malicious, sys.stdin), *earlier}
+    rows, refused = recover_command(history.path, bad, method, out, changes=changes or (), workers=workers)
     _show_methods(rows, refused, as_json)
 
 

@@ -51,15 +51,17 @@ def train(
     seed: int,
     share: float = 1.0,
     drop_out: float = 0.0,
+    model: Vector | None = None,
 ) -> Iterator[Step]:
     """Train until the history has this many rounds, going on from those it has already.
 
+    ``model`` is one to go on from in place of the last one, such as a recovered one.
     In each round a ``share`` of the clients is asked, and each of them fails to answer with probability
     ``drop_out``. Both draws belong to the round: a training resumed is the training uninterrupted.
     """
     _check(share, drop_out)
     rule = beside_buffers(aggregate, history.charter.layout)
-    model = history.final_model()
+    model = history.final_model() if model is None else model
     for index in range(len(history.rounds), rounds):
         asked = taking_part(clients, index, seed=seed, share=share, drop_out=drop_out)
         updates, rejected = screen(fleet.train(model, asked, round=index), size=len(model))

@@ -1,0 +1,186 @@
+"""Attackers who know Crab: what both presets decide, and what is left of the backdoor after recovery.
+
+usage: python benchmarks/adaptive.py [--minutes M] [--table]
+
+A backdoor (boosted twice) by 25 and 50% of 20 clients on digits, 20 rounds, IID and Dirichlet(0.5), seeds 0
+to 2, hidden in each of the ways of evaders.py, or beside a loss that lies (a stalled one, one that is no
+number). Beside TA and ASR: whether S was ever less than what the attackers had moved the model by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from cells import MEMORY, Cell, fill, read
+from evaders import cut, inflate, sybils
+from poisoned import SEEDS, attacked, recorded
+
+from fedcrab.attack import evade
+from fedcrab.detect import ledger
+from fedcrab.experiment.recovery import Outcome, judged, poisoned, recovered
+from fedcrab.experiment.rerecord import rerecord
+from fedcrab.experiment.setup import Setup
+from fedcrab.history import History, Selective
+from fedcrab.rollback import PRESETS, Plan, plan
+from fedcrab.train import Probe
+from fedcrab.types import Updates, Vector
+
+RESULTS = Path("benchmarks/results/adaptive")
+SPREADS, FRACTIONS = ("iid", "dirichlet"), (0.25, 0.5)
+TRAINING = ["attack.settings.boost=2.0", "history.name=everything"]
+Cells = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class LyingProbe:
+    """A probe whose loss is what attackers would have it be."""
+
+    probe: Probe
+    lie: float
+
+    def loss(self, model: Vector) -> float:  # noqa: ARG002
+        return self.lie
+
+    def divergence(self, before: Vector, after: Vector) -> float:
+        return self.probe.divergence(before, after)
+
+
+WAYS: dict[str, Callable[[Setup], Setup]] = {
+    "plain": lambda s: s,
+    "evade": lambda s: replace(s, fleet=evade(s.fleet, s.attackers)),
+    "sybils": lambda s: replace(s, fleet=sybils(s.fleet, s.attackers)),
+    "cut": lambda s: replace(s, fleet=cut(s.fleet, s.attackers)),
+    "stalled-loss": lambda s: replace(s, probe=LyingProbe(s.probe, 2.3)),
+    "no-loss": lambda s: replace(s, probe=LyingProbe(s.probe, float("nan"))),
+    "inflate": lambda s: replace(s, fleet=inflate(s.fleet, s.attackers)),
+}
+
+
+def known(way: str, fraction: float, spread: str, seed: int) -> dict[str, Any]:
+    """One training, decided and recovered by both presets."""
+    setup = WAYS[way](attacked("backdoor", fraction, spread, seed, more=TRAINING))
+    bad = setup.attackers.clients
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        everything = recorded(setup, Path(place) / "everything")
+        history = rerecord(everything, Path(place) / "h", Selective())
+        truth, found = moved(everything, bad), {"poisoned": measures(setup, poisoned(history))}
+        for preset in PRESETS:
+            row = measures(setup, recovered(f"crab-{preset}", history, bad, setup))
+            found[preset] = {**row, **decided(plan(history, bad, **PRESETS[preset]), truth)}
+        found["retrain"] = measures(setup, recovered("retrain", history, bad, setup))
+        suspects = set(ledger(history).suspects)
+    setup.close()
+    found["ledger"] = {"hits": len(suspects & bad), "accused": len(suspects), "attackers": len(bad)}
+    return found
+
+
+def decided(decision: Plan, truth: list[float]) -> dict[str, Any]:
+    """A plan beside the truth: at how many records S is less, and S over the truth at the last one."""
+    true = [truth[t] for t in decision.candidates]
+    pairs = zip(decision.sensitivity, true, strict=True)
+    return {
+        "rollback": decision.rollback_round,
+        "cost": round(decision.cost["share_of_retrain"], 3),
+        "records": len(true),
+        "less": sum(s < net * (1 - 1e-6) - 1e-9 for s, net in pairs),
+        "reported": round(decision.sensitivity[-1] / true[-1], 3) if true[-1] else 1.0,
+    }
+
+
+def moved(history: History, bad: frozenset[str]) -> list[float]:
+    """For each round how far the attackers had moved the model before it, from the vectors themselves.
+
+    ‖Σ (mean of all - mean of the honest)‖: where the model is, less where the same honest updates alone
+    would have put it.
+    """
+    away, found = np.zeros(history.charter.layout.size), []
+    for entry in history.rounds:
+        found.append(float(np.linalg.norm(away)))
+        updates = history.updates(entry.index)
+        away += _mean(updates) - _mean(updates.without(bad))
+    return found
+
+
+def _mean(updates: Updates) -> np.ndarray:
+    return np.average(updates.vectors.astype(np.float64), axis=0, weights=updates.weights)
+
+
+def measures(setup: Setup, outcome: Outcome) -> dict[str, float]:
+    row = judged(setup, outcome)
+    return {"ta": round(row["ta"], 4), "asr": round(row["asr"], 4)}
+
+
+def percent(cells: Cells, who: str, what: str) -> str:
+    return f"{100 * mean(cell[who][what] for cell in cells):.1f}"
+
+
+def cells() -> Iterator[Cell]:
+    for seed in SEEDS:
+        for way in WAYS:
+            for fraction in FRACTIONS:
+                for spread in SPREADS:
+                    arguments = (way, fraction, spread, seed)
+                    yield f"{way}-{spread}", f"{fraction}-{seed}", lambda a=arguments: known(*a)
+
+
+def groups() -> Iterator[tuple[str, str, Cells]]:
+    """The runs that differ in nothing but the seed."""
+    for way in WAYS:
+        for spread in SPREADS:
+            for fraction in FRACTIONS:
+                stored = read(RESULTS, f"{way}-{spread}")
+                if found := [cell for key, cell in stored.items() if key.startswith(f"{fraction}-")]:
+                    yield way, f"{fraction:.0%}, {spread}", found
+
+
+def recovery_table() -> str:
+    columns = "hidden by|attackers|poisoned ASR|preset|rolled back to|cost|TA|ASR|retrained TA, ASR|S / truth"
+    lines = [f"|{columns}|records with S < truth|", "|---" * 11 + "|"]
+    for way, who, group in groups():
+        for preset in PRESETS:
+            rows = [cell[preset] for cell in group]
+            reported = ", ".join(f"{row['reported']:.2f}" for row in rows)
+            cells_of_row = [
+                percent(group, "poisoned", "asr"),
+                preset,
+                ", ".join(str(row["rollback"]) for row in rows),
+                f"{mean(row['cost'] for row in rows):.0%}",
+                percent(group, preset, "ta"),
+                percent(group, preset, "asr"),
+                f"{percent(group, 'retrain', 'ta')}, {percent(group, 'retrain', 'asr')}",
+                reported,
+                f"{sum(row['less'] for row in rows)} of {sum(row['records'] for row in rows)}",
+            ]
+            lines.append(f"| {way} | {who} | {' | '.join(cells_of_row)} |")
+    return "\n".join(lines)
+
+
+def found_table() -> str:
+    lines = ["| hidden by | attackers | ledger: precision / recall |", "|---|---|---|"]
+    for way, who, group in groups():
+        rows = [cell["ledger"] for cell in group]
+        hits, accused = sum(r["hits"] for r in rows), sum(r["accused"] for r in rows)
+        precision = f"{hits / accused:.0%}" if accused else "-"
+        lines.append(f"| {way} | {who} | {precision} / {hits / sum(r['attackers'] for r in rows):.0%} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.table and not fill(RESULTS, cells(), minutes=arguments.minutes):
+        print("there is more to do; the same command goes on")
+    print(recovery_table(), found_table(), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Both detectors on every attack, and what their mistakes do to the recovered model.
+
+usage: python benchmarks/detection.py [digits|mnist|step|mistakes ...] [--minutes M] [--table]
+
+20 clients, 20 rounds, 10, 25 and 50% malicious, IID and Dirichlet(0.5), seeds 0 to 2; without attack also
+Dirichlet(0.1), two classes a client, and half of the clients a round, seeds 0 to 9. `step` is one full-batch
+step a round, which FLDetector was made for. FLDetector watches the training; the ledger is judged afterwards.
+The thresholds of the ledger's detector were set on other trainings: digits, seeds from 100 on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from cells import MEMORY, Cell, fill, read
+from poisoned import ATTACKS, FRACTIONS, SEEDS, attacked, recorded
+
+from fedcrab.detect import FLDetector, Watched, ledger
+from fedcrab.experiment.recovery import judged, poisoned, recovered
+from fedcrab.rollback import plan
+
+RESULTS = Path("benchmarks/results/detection")
+SPREADS = ("iid", "dirichlet")
+UNATTACKED = (*SPREADS, "dirichlet-0.1", "shards", "half")
+DETECTORS = ("ledger", "fldetector")
+
+
+def judge(data: str, attack: str, fraction: float, spread: str, seed: int) -> dict[str, Any]:
+    """One training; who attacked, and whom each detector suspects."""
+    setup = attacked(attack, fraction, spread, seed, data=data)
+    watch = FLDetector(layout=setup.honest.layout)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        history = recorded(setup, Path(place) / "h", lambda fleet: Watched(fleet, watch))
+        found = {"ledger": ledger(history), "fldetector": watch.detection()}
+        accuracy = setup.accuracy(history.final_model())
+    setup.close()
+    return {
+        "malicious": sorted(setup.attackers.clients),
+        "ta": round(accuracy, 4),
+        **{
+            name: {"suspects": list(d.suspects), "strength": round(d.strength, 3)}
+            for name, d in found.items()
+        },
+    }
+
+
+def detection_cells(data: str) -> Iterator[Cell]:
+    fractions = (0.25,) if data == "step" else FRACTIONS
+    for spread in UNATTACKED if data == "digits" else SPREADS:
+        for seed in range(10 if data == "digits" else 3):
+            arguments = (data, "none", 0.0, spread, seed)
+            yield f"{data}-none-{spread}", f"0-{seed}", lambda a=arguments: judge(*a)
+    for seed in SEEDS:
+        for attack in ATTACKS:
+            for spread in SPREADS:
+                for fraction in fractions:
+                    arguments = (data, attack, fraction, spread, seed)
+                    yield f"{data}-{attack}-{spread}", f"{fraction}-{seed}", lambda a=arguments: judge(*a)
+
+
+def mistakes(attack: str, spread: str, seed: int) -> dict[str, Any]:
+    """One training under attack by a quarter; recovered from what is right, and from what is wrong."""
+    setup = attacked(attack, 0.25, spread, seed)
+    bad = sorted(setup.attackers.clients)
+    honest = [client for client in setup.honest.clients if client not in bad]
+    named = {
+        "all of them": bad,
+        "one missed": bad[1:],
+        "two missed": bad[2:],
+        "two honest too": [*bad, *honest[:2]],
+        "five honest too": [*bad, *honest[:5]],
+        "one missed, two honest": [*bad[1:], *honest[:2]],
+    }
+    rows = {}
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        history = recorded(setup, Path(place) / "h")
+        rows["nothing done"] = _measures(judged(setup, poisoned(history)))
+        named["the ledger's suspects"] = list(ledger(history).suspects)
+        for name, clients in named.items():
+            for method in ("crab-hardened", "retrain") if clients else ():
+                row = judged(setup, recovered(method, history, clients, setup))
+                rows[f"{name}, {method}"] = {
+                    **_measures(row),
+                    "rollback": plan(history, clients).rollback_round,
+                }
+    setup.close()
+    return rows
+
+
+def _measures(row: dict[str, Any]) -> dict[str, float]:
+    return {"ta": round(row["ta"], 4), "asr": round(row["asr"], 4)}
+
+
+def mistake_cells() -> Iterator[Cell]:
+    for attack in ("backdoor-x3", "backdoor", "dba"):
+        for spread in SPREADS:
+            for seed in SEEDS:
+                arguments = (attack, spread, seed)
+                yield f"mistakes-{attack}-{spread}", str(seed), lambda a=arguments: mistakes(*a)
+
+
+def rates(cells: list[dict[str, Any]], detector: str) -> tuple[float, float]:
+    """Precision over all accused (1 where nobody is) and recall over all attackers."""
+    hits = [set(c[detector]["suspects"]) & set(c["malicious"]) for c in cells]
+    accused = sum(len(c[detector]["suspects"]) for c in cells)
+    return (
+        sum(map(len, hits)) / accused if accused else 1.0,
+        sum(map(len, hits)) / sum(len(c["malicious"]) for c in cells),
+    )
+
+
+def detection_table(data: str) -> str:
+    """Precision / recall in percent, over the seeds, for each fraction."""
+    fractions = (0.25,) if data == "step" else FRACTIONS
+    head = [f"{spread} {fraction:.0%}" for spread in SPREADS for fraction in fractions]
+    lines = ["| attack | detector | " + " | ".join(head) + " |", "|---|---|" + "---|" * len(head)]
+    for attack in ATTACKS:
+        for detector in DETECTORS:
+            row = [
+                _rate(data, attack, spread, fraction, detector)
+                for spread in SPREADS
+                for fraction in fractions
+            ]
+            lines.append(f"| {attack} | {detector} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _rate(data: str, attack: str, spread: str, fraction: float, detector: str) -> str:
+    found = read(RESULTS, f"{data}-{attack}-{spread}")
+    cells = [cell for key, cell in found.items() if key.startswith(f"{fraction}-")]
+    if not cells:
+        return "-"
+    precision, recall = rates(cells, detector)
+    return (
+        f"{100 * precision:.0f} / {100 * recall:.0f}"
+        if any(c[detector]["suspects"] for c in cells)
+        else "- / 0"
+    )
+
+
+def alarms_table() -> str:
+    lines = ["| data | spread | trainings | ledger | fldetector |", "|---|---|---|---|---|"]
+    for data in ("digits", "mnist", "step"):
+        for spread in UNATTACKED:
+            if cells := [*read(RESULTS, f"{data}-none-{spread}").values()]:
+                told = [f"{sum(bool(c[d]['suspects']) for c in cells)}" for d in DETECTORS]
+                lines.append(f"| {data} | {spread} | {len(cells)} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
+def mistakes_table() -> str:
+    lines = [
+        "| attack, spread | named malicious | method | TA % | ASR % | rolled back to |",
+        "|---|---|---|---|---|---|",
+    ]
+    for attack in ("backdoor-x3", "backdoor", "dba"):
+        for spread in SPREADS:
+            cells = [*read(RESULTS, f"mistakes-{attack}-{spread}").values()]
+            for name in dict.fromkeys(name for cell in cells for name in cell):
+                rows = [cell[name] for cell in cells if name in cell]
+                who, _, method = name.rpartition(", ") if ", " in name else (name, "", "-")
+                back = ", ".join(str(r["rollback"]) for r in rows) if method == "crab-hardened" else "-"
+                numbers = " | ".join(f"{100 * mean(r[k] for r in rows):.1f}" for k in ("ta", "asr"))
+                lines.append(f"| {attack}, {spread} | {who} | {method} | {numbers} | {back} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["digits", "mistakes", "step", "mnist"])
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    for part in () if arguments.table else arguments.parts:
+        cells = mistake_cells() if part == "mistakes" else detection_cells(part)
+        if not fill(RESULTS, cells, minutes=arguments.minutes):
+            print("there is more to do; the same command goes on")
+            return
+    for part in arguments.parts:
+        print(f"\n{part}\n", mistakes_table() if part == "mistakes" else detection_table(part), sep="\n")
+    print("\nwithout attack\n", alarms_table(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

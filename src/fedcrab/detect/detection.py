@@ -1,0 +1,67 @@
+"""What a detector says: a score for every client, the suspects with a reason each, or no sign of attack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedcrab.types import ClientId, natural
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Why a client is a suspect, and how sure that is."""
+
+    reason: str
+    confidence: float  # 0 to 1: how rarely a fleet without attack would give this reason
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """The judgement of one detector over one history."""
+
+    detector: str
+    rounds: int  # that it has seen
+    scores: Mapping[ClientId, float]  # of every client: how far it stands out, 0 for not at all
+    suspicions: Mapping[ClientId, Suspicion]  # of the suspects alone
+    strength: float  # of the clearest sign; 1 and more is taken for an attack
+    notes: tuple[str, ...] = field(default=())  # what limits this judgement
+
+    @property
+    def suspects(self) -> tuple[ClientId, ...]:
+        """Who is taken to be malicious; nobody where there is no sign of attack."""
+        return tuple(sorted(self.suspicions, key=natural))
+
+    @property
+    def attack(self) -> bool:
+        """Whether there is a sign of attack."""
+        return bool(self.suspicions)
+
+    @property
+    def confidence(self) -> float:
+        """How sure it is that there was an attack; 0 where there is no sign of one."""
+        return max((s.confidence for s in self.suspicions.values()), default=0.0)
+
+    def to_table(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "detector": self.detector,
+            "rounds": self.rounds,
+            "attack": self.attack,
+            "suspects": list(self.suspects),
+            "confidence": self.confidence,
+            "strength": self.strength,
+            "clients": [self._row(client) for client in sorted(self.scores, key=natural)],
+            "notes": list(self.notes),
+        }
+
+    def _row(self, client: ClientId) -> dict[str, Any]:
+        found = self.suspicions.get(client)
+        return {
+            "client": client,
+            "score": self.scores[client],
+            "suspect": found is not None,
+            "confidence": found.confidence if found else 0.0,
+            "reason": found.reason if found else "",
+        }

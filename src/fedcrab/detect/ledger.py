@@ -1,0 +1,144 @@
+"""Detection after the fact, from the ledger alone: whose updates differ from the others', over all rounds.
+
+No update vectors are needed. Two kinds of evidence:
+
+copies      Clients whose updates are the same but for a trace, over many rounds. Honest training does not
+            give the same update twice; attacks that send one crafted vector from many clients do.
+division    The clients fall into two groups (split.py), by signals from the Gram matrices (signals.py) in
+            three looks (looks.py), with more weight than in trainings without attack.
+
+The smaller group is malicious; of two groups of about the same size, the one along which the server's loss
+does not fall (honest_side.py). What is found is taken out and the rest judged again, until no sign is left
+or half of the clients are suspects: beyond that, nothing tells one side from the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import log
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.detect.detection import Detection, Suspicion
+from fedcrab.detect.honest_side import lowers_the_loss
+from fedcrab.detect.looks import Looks, look
+from fedcrab.detect.reasons import COPIES, reason
+from fedcrab.detect.signals import MOST_PAIRED
+from fedcrab.detect.split import FEWEST, Division, divide
+from fedcrab.errors import HistoryError
+from fedcrab.history import History
+from fedcrab.vectors import Matrix64
+
+ALARM = 2.1  # the weight of a division that is taken for an attack
+AGAIN = 2.6  # the same once an attack was found: what the others then went through was no usual training
+USUAL = NormalDist(1.38, 0.27)  # the weights of trainings without attack; docs/detection.md has them
+SURE = 0.999  # the most that is claimed
+COPIED = -2.0  # mean log10 of a distance: copies in a third of the rounds, or a hundredth of it in all
+EVEN = 0.4  # from this share of the clients on, the smaller group need not be the malicious one
+RARELY = 0.25  # of the usual number of rounds: who took part in fewer is not judged
+FLOORS = {"length": log(1.2), "outside": log(1.2), "agreement": 0.05, "apart": 0.25}
+
+Places = NDArray[np.intp]
+
+
+def ledger(history: History) -> Detection:
+    """Judge every client of a history by what its ledger says of them."""
+    if not history.rounds:
+        raise HistoryError(f"{history.path}: no round has been recorded, there is nothing to judge")
+    everyone, looks = _often_there(history), look(history.rounds, history.clients)
+    copies = _copies(looks, everyone)
+    suspicions = dict.fromkeys(copies.tolist(), Suspicion(COPIES, SURE))
+    rest, weightiest, clearest = np.setdiff1d(everyone, copies), 0.0, None
+    for some, division in _divisions(history, looks, rest, len(everyone)):
+        weightiest, clearest = max(weightiest, division.weight), clearest or division
+        if division.weight < (AGAIN if suspicions else ALARM):
+            break
+        why = Suspicion(reason(division.signals), min(USUAL.cdf(division.weight), SURE))
+        suspicions |= dict.fromkeys(some[division.group].tolist(), why)
+    named = {history.clients[i]: why for i, why in suspicions.items()}
+    strength = max(weightiest / ALARM, 1.0 if len(copies) else 0.0)
+    scores = _scores(looks, everyone, list(suspicions), clearest)
+    found = {client: scores.get(i, 0.0) for i, client in enumerate(history.clients)}
+    return Detection("ledger", len(history.rounds), found, named, strength, tuple(_notes(history, everyone)))
+
+
+def _often_there(history: History) -> Places:
+    """The clients that took part often enough to be judged."""
+    times = Counter(client for entry in history.rounds for client in entry.clients)
+    enough = RARELY * float(np.median([*times.values()] or [0]))
+    return np.array([i for i, client in enumerate(history.clients) if times[client] >= enough], np.intp)
+
+
+def _copies(looks: Looks, some: Places) -> Places:
+    """The clients of whom another one is a copy."""
+    if not looks.whole.nearness.size:
+        return np.zeros(0, np.intp)
+    near = looks.whole.nearness[np.ix_(some, some)] <= COPIED
+    return some[near.any(axis=1)]
+
+
+def _divisions(
+    history: History, looks: Looks, rest: Places, clients: int
+) -> Iterator[tuple[Places, Division]]:
+    """The weightiest division of the rest, again and again without the group found malicious."""
+    most = clients // 2 - (clients - len(rest))
+    while len(rest) >= FEWEST and most > 0:
+        signals = looks.among(rest)
+        division = divide(signals, {name: FLOORS[name.partition(", ")[0]] for name in signals}, most=most)
+        if division is None:
+            return
+        division = _malicious_side(history, rest, division)
+        yield rest, division
+        most -= int(division.group.sum())
+        rest = rest[~division.group]
+
+
+def _malicious_side(history: History, rest: Places, division: Division) -> Division:
+    """The division with the malicious side as its group."""
+    if division.group.sum() < EVEN * len(rest):
+        return division
+    group = {history.clients[i] for i in rest[division.group]}
+    honest = lowers_the_loss(history, group)
+    return division.other_side() if honest else division
+
+
+def _scores(
+    looks: Looks, everyone: Places, suspects: Sequence[int], division: Division | None
+) -> dict[int, float]:
+    """How far each client lies from the unsuspected in what divides them most, in their deviations.
+
+    For copies at least how many powers of ten nearer they lie to each other than is usual.
+    """
+    signals, honest = looks.among(everyone), ~np.isin(everyone, suspects)
+    total, scores = 1e-12, np.zeros(len(everyone))
+    for name, strength in (division.signals if division else {}).items():
+        if name in signals and strength:
+            away = _deviations(signals[name], honest)
+            scores += abs(strength) * (np.abs(away) if name.startswith("apart") else np.sign(strength) * away)
+            total += abs(strength)
+    scores = np.maximum(scores / total, 0.0)
+    if looks.whole.nearness.size and len(everyone) > 1:
+        pairs = np.nan_to_num(looks.whole.nearness[np.ix_(everyone, everyone)], nan=0.0)
+        scores = np.where(honest, scores, np.maximum(scores, -pairs.min(axis=1)))
+    return dict(zip(everyone.tolist(), scores.tolist(), strict=True))
+
+
+def _deviations(x: Matrix64, honest: NDArray[np.bool_]) -> Matrix64:
+    usual = x[honest] if honest.any() else x
+    spread = float(usual.std())
+    return (x - usual.mean()) / spread if spread > 0 else np.zeros_like(x)
+
+
+def _notes(history: History, everyone: Places) -> Iterator[str]:
+    """What limits the judgement."""
+    if len(everyone) < 2 * FEWEST:
+        yield f"{len(everyone)} clients are few to tell one group from two; only a very clear sign is taken."
+    if rare := len(history.clients) - len(everyone):
+        yield f"{rare} clients took part too rarely to be judged."
+    if len(history.clients) > MOST_PAIRED:
+        yield f"With more than {MOST_PAIRED} clients pairs are not followed: copies and groups are not seen."
+    if any(entry.coordinates.sketched for entry in history.rounds):
+        yield "Rounds of so many clients are sketched: what is outside of all other updates is not known."

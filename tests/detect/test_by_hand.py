@@ -1,0 +1,186 @@
+"""The parts of the detectors, against plain loops and by hand."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detect.gatherings import boosted, cloned, flipped, gathering, names
+from fedcrab import ConfigError, Everything, HistoryError, Selective, Updates, detect
+from fedcrab.detect import FLDetector, Watched
+from fedcrab.detect.gap import gaps, two_means
+from fedcrab.detect.honest_side import lowers_the_loss
+from fedcrab.detect.reasons import reason
+from fedcrab.detect.signals import gather
+from fedcrab.detect.split import divide, separations, usual, weigh
+from recover.scenes import Answering, Quadratics, record, scripted
+
+numbers = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=9)
+
+
+def inside(*groups: np.ndarray) -> float:
+    return sum(float(((g - g.mean()) ** 2).sum()) for g in groups)
+
+
+@settings(deadline=None)
+@given(numbers)
+def test_separations_are_those_of_every_cut(values: list[float]) -> None:
+    x = np.sort(values)
+    for k, found in enumerate(separations(x[None])[0], start=1):
+        spread = np.sqrt(inside(x[:k], x[k:]) / (len(x) - 2))
+        if spread > 1e-4 * np.ptp(x):
+            assert found == pytest.approx((x[k:].mean() - x[:k].mean()) / spread, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(numbers)
+def test_two_means_has_the_least_squares_inside(values: list[float]) -> None:
+    x = np.array(values)
+    upper = two_means(x)
+    assert upper.any()
+    assert not upper.all()
+    found = inside(x[upper], x[~upper])
+    every = (set(c) for k in range(1, len(x)) for c in combinations(range(len(x)), k))
+    least = min(
+        inside(x[[i in c for i in range(len(x))]], x[[i not in c for i in range(len(x))]]) for c in every
+    )
+    assert found == pytest.approx(least, rel=1e-6, abs=1e-6)
+    assert x[upper].min() >= x[~upper].max()
+
+
+def test_the_gap_statistic_counts_groups() -> None:
+    rng = np.random.default_rng(0)
+    assert gaps(rng.random(30)).groups == 1
+    assert gaps(np.concatenate([rng.normal(0, 1, 15), rng.normal(12, 1, 15)])).groups == 2
+    assert gaps(np.ones(8)).groups == 1
+    three = gaps(np.concatenate([rng.normal(m, 0.5, 12) for m in (0, 10, 20)]))
+    assert int(np.argmax(three.gap)) + 1 == 3
+
+
+def test_one_group_rarely_passes_for_two() -> None:
+    rng = np.random.default_rng(1)
+    for n in (6, 20, 80):
+        rows = np.sort(rng.normal(size=(2000, n)), axis=1)
+        assert ((separations(rows) / usual(n)).max(axis=1) > 1).mean() < 0.06
+
+
+def test_a_division_is_weighed_over_all_signals() -> None:
+    x = np.array([0.0, 1, 0, 1, 9, 10])
+    group = np.array([False] * 4 + [True] * 2)
+    spread = np.sqrt((4 * 0.25 + 2 * 0.25) / 4)
+    expected = 9 / spread / usual(6)[1]
+    found = weigh(group, {"a": x, "b": -x, "c": x}, {"a": 1, "b": 1, "c": 10})
+    assert found.signals == pytest.approx({"a": expected, "b": -expected, "c": 0})
+    assert found.weight == pytest.approx(np.sqrt(2) * expected)
+    best = divide({"a": x, "b": -x}, {"a": 1, "b": 1}, most=3)
+    assert best is not None
+    np.testing.assert_array_equal(best.group, group)
+    assert best.other_side().signals["a"] == pytest.approx(-expected)
+    assert divide({"a": x}, {"a": 1}, most=0) is None
+    assert divide({"a": x[:3]}, {"a": 1}, most=3) is None
+
+
+def test_signals_are_those_of_the_vectors(tmp_path: Path) -> None:
+    history = gathering(tmp_path / "h", boosted, frozenset({"c1"}), clients=6, rounds=3)
+    clients = history.clients
+    found = (gather(history.rounds[:1], clients) + gather(history.rounds[1:], clients)).signals()
+    lengths, outsides, cosines = [], [], []
+    for t in range(3):
+        vectors = history.updates(t).vectors.astype(float)
+        norms = np.linalg.norm(vectors, axis=1)
+        rest = [
+            row - others.T @ np.linalg.lstsq(others.T, row, rcond=None)[0]
+            for i, row in enumerate(vectors)
+            for others in [np.delete(vectors, i, axis=0)]
+        ]
+        outside = np.log(np.linalg.norm(rest, axis=1))
+        lengths.append(np.log(norms) - np.median(np.log(norms)))
+        outsides.append(outside - np.median(outside))
+        between = vectors @ vectors.T / np.outer(norms, norms)
+        cosines.append(between - between[~np.eye(6, dtype=bool)].mean())
+    assert found.length == pytest.approx(np.mean(lengths, axis=0), abs=1e-6)
+    assert found.outside == pytest.approx(np.mean(outsides, axis=0), abs=1e-5)
+    off = ~np.eye(6, dtype=bool)
+    assert found.cosines[off] == pytest.approx(np.mean(cosines, axis=0)[off], abs=1e-6)
+    assert found.agreement[0] == pytest.approx(np.mean(cosines, axis=0)[0, 1:].mean(), abs=1e-6)
+
+
+def test_copies_are_near_and_zeros_are_nobody(tmp_path: Path) -> None:
+    one, two, none = np.array([1, 2, 3, 0]), np.array([3, 0, 1, 1]), np.zeros(4)
+    rounds = [{"a": (one, 1), "b": (one, 9), "c": (two, 1), "d": (none, 1), "e": (none, 1)}] * 3
+    history = scripted(tmp_path / "h", rounds, Selective())
+    found = gather(history.rounds, history.clients).signals()
+    assert found.nearness[0, 1] < -4
+    assert found.nearness[0, 2] > -1
+    assert np.isnan(found.nearness[3, 4])
+    assert np.isnan(found.length[3])
+
+
+def test_half_of_the_clients_backwards_are_told_by_the_loss(tmp_path: Path) -> None:
+    bad = frozenset(names()[::2])
+    for seed in range(3):
+        history = gathering(tmp_path / str(seed), flipped, bad, seed=seed)
+        assert lowers_the_loss(history, bad) is False
+        assert lowers_the_loss(history, set(names()) - bad) is True
+    short = gathering(tmp_path / "short", flipped, bad, rounds=2)
+    assert lowers_the_loss(short, bad) is None
+
+
+def test_more_than_half_copies_are_still_copies(tmp_path: Path) -> None:
+    bad = frozenset(names()[:12])
+    assert set(detect.ledger(gathering(tmp_path / "h", cloned, bad)).suspects) == bad
+
+
+def test_who_was_hardly_there_is_not_judged(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rounds = [{c: (rng.normal(size=40), 1) for c in names(8)} for _ in range(12)]
+    rounds[5]["guest"] = (100 * rng.normal(size=40), 1)
+    found = detect.ledger(scripted(tmp_path / "h", rounds, Selective()))
+    assert found.scores["guest"] == 0
+    assert "guest" not in found.suspects
+    assert any("too rarely" in note for note in found.notes)
+
+
+def test_reasons_are_words() -> None:
+    said = reason({"length, later": 2.0, "length": 1.9, "agreement": -1.5, "apart": 0.1})
+    assert said == "longer updates in the later rounds; less agreement with the others"
+
+
+def test_fldetector_by_hand() -> None:
+    # One number, H = -1/2 exactly: the honest halve their distance to 8, so û = u; m sends 3 and then 5.
+    detector, model = FLDetector(window=4), np.zeros(1, np.float32)
+    for t in range(4):
+        answers = {"a": ([4 - model[0] / 2], 1), "b": ([4 - model[0] / 2], 1), "m": ([3.0 + t], 1)}
+        detector.see(model, Updates.of(answers))
+        model = model + np.float32(4 - model[0] / 2)
+    # round 1 has no pair yet, so the last update is the prediction: misses 2, 2, 1; then 0, 0 and 1 + Δ/2
+    found = detector.detection().scores
+    assert found["a"] == found["b"] == pytest.approx((3 * 2 / 5 + 0 + 0) / 3, abs=1e-5)
+    assert found["m"] == pytest.approx((3 * 1 / 5 + 3 + 3) / 3, abs=1e-5)
+
+
+def test_fldetector_finds_whom_it_cannot_predict(tmp_path: Path) -> None:
+    clients, bad = [str(i) for i in range(12)], {"3", "7"}
+    honest = Quadratics(30)
+    rng = np.random.default_rng(0)
+
+    def answer(model, client, t, epochs):
+        update, weight = honest.answer(model, client, t)
+        return (update + rng.normal(size=30), weight) if client in bad else (update, weight)
+
+    watch = FLDetector()
+    fleet = Watched(Answering(answer), watch)
+    history = record(tmp_path / "h", fleet, clients, 14, Everything(), model=np.zeros(30, np.float32))
+    assert set(watch.detection().suspects) == bad
+    assert detect.fldetector(history) == watch.detection()
+
+
+def test_fldetector_says_what_it_needs(tmp_path: Path) -> None:
+    history = gathering(tmp_path / "h", selection=Selective(), rounds=2)
+    with pytest.raises(HistoryError, match=r"detect with ledger, or record with Everything"):
+        detect.fldetector(history)
+    with pytest.raises(ConfigError, match="window must be"):
+        FLDetector(window=0)
