@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcrab.certify.assumptions import Assumptions
-from fedcrab.certify.poison import Facts
+from fedcrab.certify.poison import EXACT, Facts
 from fedcrab.certify.term import HEURISTIC, SOUND, UNPROVABLE, Term, finite, total, unknown
 from fedcrab.certify.theorem import mended_recovery, mended_retraining, printed
 from fedcrab.rollback import Plan
@@ -47,7 +47,7 @@ def _second(
     value = mended_retraining(**constants, tau=tau, sampled=not full)
     formula = SECOND if full else f"{SECOND} + ηG√τ, in expectation"
     proved = full and given.most_steps == 1 and not guessed
-    assumes = ("full-batch descent on F, one step a round", "constants declared, not guessed", START)
+    assumes = ("full-batch descent on F, one step a round", "constants declared, not guessed", START, EXACT)
     return Term(value, SOUND if proved else HEURISTIC, formula, assumes)
 
 

@@ -35,7 +35,6 @@ def retraining_terms(
     steps: Sequence[Mapping[str, Any]] | None,
 ) -> dict[str, Term]:
     """Every bound that there are grounds for; ``first`` is the rollback round."""
-    later = None if steps is None else [step for step in steps if step["round"] >= first]
     flag = SOUND if given.gradient is not None else HEURISTIC
     legs = {
         "constants": _term(_constant_legs(facts, given, estimated), first, CONSTANTS, PLAIN, flag),
@@ -43,8 +42,18 @@ def retraining_terms(
         "fading": _term(_fading_legs(facts, given), first, FADING, (SAME, KAPPA)),
         "shortest": _term(shortest_legs(facts, psi, given), first, SHORTEST, ("Ψ is a bound", KAPPA)),
     }
-    measured = travelled(later, facts.rule, facts.start, MEASURED)
-    return {"measured": measured, **legs, "descent": _descent(facts, first, given)}
+    return {"measured": _measured(facts, first, steps), **legs, "descent": _descent(facts, first, given)}
+
+
+def _measured(facts: Facts, first: int, steps: Sequence[Mapping[str, Any]] | None) -> Term:
+    """From the steps of a retraining; those before the rollback round tell how long its model is by then."""
+    if steps is None:
+        return travelled(None, facts.rule, facts.start, MEASURED)
+    before = [step for step in steps if step["round"] < first]
+    gone = travelled(before, facts.rule, facts.start).value or 0.0
+    return travelled(
+        [step for step in steps if step["round"] >= first], facts.rule, facts.start + gone, MEASURED
+    )
 
 
 def _term(
@@ -110,6 +119,6 @@ def _descent(facts: Facts, first: int, given: Assumptions) -> Term:
         return unknown(DESCENT, *assumes)
     if given.most_steps != 1 or not is_one_map(facts, given):
         return unknown(DESCENT, *assumes)
-    rounds = len(facts.busy) - first
-    value = sqrt(rate * rounds * gap / (1 - rate * smooth / 2))
-    return finite(Term(value + rounds * 8 * UNIT * (facts.start + value), SOUND, DESCENT, assumes))
+    rounds, everything = len(facts.busy) - first, len(facts.busy)
+    value, whole = (sqrt(rate * n * gap / (1 - rate * smooth / 2)) for n in (rounds, everything))
+    return finite(Term(value + rounds * 8 * UNIT * (facts.start + whole), SOUND, DESCENT, assumes))

@@ -27,7 +27,7 @@ def statements(
 ) -> dict[str, Term]:
     """All terms by name."""
     facts, given = facts_of(plan), inputs.assumptions
-    rule, reach = inputs.aggregation, facts.reach[-1]
+    rule, reach = inputs.aggregation, facts.reach[-1] + _begun(plan, evidence)
     psi = _psi(facts, given)
     known = {name: e.value for name, e in guessed.items()}
     terms = {
@@ -78,14 +78,20 @@ def _poison(plan: Plan, facts: Facts, psi: tuple[float, ...] | None, stop: int) 
     return finite(Term(psi[stop], SOUND, formula, (MEANS, DRAWS, KAPPA, EXACT)))
 
 
+def _begun(plan: Plan, evidence: Evidence) -> float:
+    """How far from the rollback model recovery began: the length of the noise."""
+    if evidence.start is None:
+        return 0.0
+    return apart(plan, evidence.start, plan.history.model(plan.rollback_round))
+
+
 def _noise(inputs: Inputs, plan: Plan, evidence: Evidence, poison: Term) -> dict[str, Term]:
     exact = "least σ with Φ(Ψ/2σ - εσ/Ψ) - e^ε·Φ(-Ψ/2σ - εσ/Ψ) ≤ δ"
     usual = "Ψ·√(2(ln 1.25 - ln δ))/ε, for ε < 1"
     secret = ("the noise is secret, and drawn once", "the statement is about the noised rollback model alone")
     length = unknown("‖noised model - rollback model‖, measured", "a noised model")
     if evidence.start is not None:
-        there = apart(plan, evidence.start, plan.history.model(plan.rollback_round))
-        length = Term(there, SOUND, length.formula)
+        length = Term(_begun(plan, evidence), SOUND, length.formula)
     sigma, classical = unknown(exact, "epsilon and delta", "Ψ"), unknown(usual, "epsilon and delta", "Ψ")
     if inputs.noise is not None and poison.value is not None:
         budget, psi = (inputs.noise["epsilon"], inputs.noise["delta"]), poison.value
