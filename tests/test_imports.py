@@ -17,6 +17,7 @@ ORDER = [
     "evaluate",
     "recover",
     "rollback",
+    "caveats",
     "influence",
     "detect",
     "train",

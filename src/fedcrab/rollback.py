@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from fedcrab.caveats import caveats, names
 from fedcrab.errors import ConfigError, HistoryError
-from fedcrab.geometry import sketch_error
 from fedcrab.history import History
 from fedcrab.influence import Influence, evidence_of
-from fedcrab.types import ClientId, natural
+from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
 
 EVIDENCE = ("all", "stored")
@@ -107,7 +107,7 @@ def plan(
         replay=replay,
         cost=_cost(history, replay, bad),
         shares=_shares(found),
-        warnings=tuple(_warnings(history, bad, evidence, index, candidates, replay)),
+        warnings=tuple(caveats(history, bad, evidence, index, candidates, replay)),
     )
 
 
@@ -128,7 +128,7 @@ def _check(
     if not bad:
         raise ConfigError("no malicious client is named; name at least one")
     if unknown := bad - clients - _turned_away(history):
-        raise ConfigError(f"{history.path}: no client {_names(unknown)} in this history{_hint(clients)}")
+        raise ConfigError(f"{history.path}: no client {names(unknown)} in this history{_hint(clients)}")
     if bad >= clients:
         raise ConfigError(f"all {len(clients)} clients are named malicious; nobody is left to recover with")
     return bad
@@ -139,11 +139,7 @@ def _turned_away(history: History) -> set[ClientId]:
 
 
 def _hint(clients: Collection[ClientId]) -> str:
-    return f"; it has {_names(clients)}" if len(clients) <= 30 else f"; it has {len(clients)} others"
-
-
-def _names(clients: Collection[ClientId]) -> str:
-    return ", ".join(sorted(clients, key=natural))
+    return f"; it has {names(clients)}" if len(clients) <= 30 else f"; it has {len(clients)} others"
 
 
 def _sums_before(candidates: Sequence[int], rounds: Sequence[int], values: Matrix64) -> list[float]:
@@ -189,49 +185,3 @@ def _shares(found: Influence) -> dict[ClientId, float]:
     """Each malicious client's part of the whole sensitivity, as a share of it."""
     total = float(found.sensitivity.sum())
     return {c: part / total if total > 0 else 0.0 for c, part in found.parts.items()}
-
-
-def _warnings(
-    history: History,
-    bad: frozenset[ClientId],
-    evidence: str,
-    index: int,
-    candidates: Sequence[int],
-    replay: Sequence[tuple[int, Sequence[ClientId]]],
-) -> list[str]:
-    charter, warnings = history.charter, []
-    if index == len(candidates) - 1 and index > 0:
-        warnings.append(
-            f"The rollback goes to the last record (round {candidates[-1]}): whatever poison is in that "
-            "model stays, and one round of replay has to wash it out."
-        )
-    chosen = {c for t in history.kept for c in _selected(history, t)}
-    if not bad & chosen:
-        warnings.append(
-            "No malicious client was ever selected in a kept round: under evidence 'stored' they have no "
-            "influence at all, however much they moved the model"
-            + ("; decide by evidence 'all'." if evidence == "stored" else ".")
-        )
-    if never := bad - set(history.clients):
-        warnings.append(f"Never let into a round, so without influence: {_names(never)}.")
-    if charter.aggregation != "fedavg":
-        warnings.append(
-            f"The aggregates were made by {charter.aggregation}; the influence shown is that on the "
-            "weighted mean, not on what this rule made of it."
-        )
-    if any(entry.coordinates.sketched for entry in history.rounds):
-        error = sketch_error(charter.sketch_size)
-        warnings.append(
-            f"Rounds with more than {charter.gram_limit} clients are sketched: each norm has a standard "
-            f"error of {error:.1%}."
-        )
-    if alone := [str(t) for t, clients in replay if not clients]:
-        warnings.append(f"No honest client was selected in round {', '.join(alone)}; replay skips it.")
-    if not history.closed:
-        warnings.append("The history is not closed: rounds of the open window cannot be rolled back to yet.")
-    return warnings
-
-
-def _selected(history: History, round: int) -> list[ClientId]:
-    entry = history.rounds[round]
-    return [c for c, s in zip(entry.clients, entry.selected, strict=True) if s]
