@@ -192,6 +192,30 @@ def _show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: 
     _print(*(f"{name}: {why}" for name, why in refused.items()))
 
 
+@app.command(epilog="Example: fedcrab report my-history -o incident.html")
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The page.")] = Path(
+        "incident.html"
+    ),
+    malicious: Annotated[str | None, typer.Option(metavar="IDS", help="Marked from the start: 3,7")] = None,
+    recovered: Annotated[
+        Path | None, typer.Option("--recovered", metavar="DIR", help="What 'recover' wrote.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One HTML file that shows the incident, and answers while one clicks: no server, no network."""
+    from fedcrab.report.page.build import find, page_facts, write_page
+
+    history, recoveries = find(directory, recovered)
+    facts = page_facts(history, _ids(malicious) if malicious is not None else (), recoveries)
+    written = write_page(out, facts)
+    if as_json:
+        _print_json({"page": str(out), "bytes": written})
+    else:
+        _print(f"{out}: {tables.size(written)}, opens in any browser")
+
+
 @app.command(epilog="Example: fedcrab verify my-history")
 def verify(directory: Directory, as_json: AsJson = False) -> None:
     """Check every byte of a history against its hashes."""

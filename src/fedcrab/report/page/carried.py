@@ -42,8 +42,9 @@ def carried(history: History, first: Iterable[ClientId] = ()) -> Carried:
     room = clients_that_fit([len(entry.clients) for entry in history.rounds], len(taking_part))
     inside = taking_part
     if room < len(taking_part):
-        ranked = [*(c for c in wanted if c in taking_part), *by_influence(history)]
-        inside = set(list(dict.fromkeys(ranked))[:room])
+        named = [client for client in wanted if client in taking_part]
+        ranked = list(dict.fromkeys([*named, *by_influence(history)]))
+        inside = set(ranked[: max(room, len(set(named)))])
     rejected = {r.client for entry in history.rounds for r in entry.rejected} - taking_part
     outside = sorted(rejected, key=lambda client: (client not in wanted, natural(client)))
     clients = tuple(sorted({*inside, *outside[:MOST_TURNED_AWAY]}))

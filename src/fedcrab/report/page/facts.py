@@ -28,6 +28,7 @@ def facts_of(history: History, clients: Carried) -> dict[str, Any]:
         "closed": history.closed,
         "parameters": charter.layout.size,
         "aggregation": charter.aggregation,
+        "simulated": bool(charter.notes),
         "selection": charter.to_table()["selection"],
         "bytes": history.bytes(),
         "initialLoss": charter.initial_loss if isfinite(charter.initial_loss) else None,

@@ -10,7 +10,11 @@ from typing import Any
 
 ASSETS = files("fedcrab.report.page") / "assets"
 ARITHMETIC = ("arithmetic.js", "plan.js", "reading.js")  # without a page: these run anywhere
-SCRIPTS = ARITHMETIC
+SCRIPTS = (
+    *ARITHMETIC,
+    *("dom.js", "chart.js", "state.js", "verdict.js", "timeline.js", "suspects.js", "colours.js", "map.js"),
+    *("reach.js", "cost.js", "recovered.js", "commands.js", "main.js"),
+)
 
 
 def asset(name: str) -> str:
