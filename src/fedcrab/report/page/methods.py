@@ -47,5 +47,5 @@ def _refused(history: History, check: Callable[[History], None]) -> str | None:
     try:
         check(history)
     except HistoryError as error:
-        return str(error).removeprefix(f"{history.path}: ")
+        return str(error).removeprefix(f"{history.path}: ").partition(";")[0]
     return None

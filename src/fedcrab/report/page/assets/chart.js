@@ -1,6 +1,7 @@
 // Line charts as SVG: axes, bands, lines, a hair that follows pointer and arrow keys, and a line of words.
 
-const CHART = { height: 260, left: 56, right: 14, top: 14, bottom: 34 };
+const HINT = "Point at the chart, or move through it with the arrow keys, to read the figures.";
+const CHART = { height: 260, left: 52, right: 14, top: 20, bottom: 36 };
 
 // spec: { label, xs, xName, yName, yMax?, yMin?, series: [{ name, kind, points }], bands, dots, cut, read(i), yFormat }
 function drawChart(host, spec) {
@@ -11,9 +12,9 @@ function drawChart(host, spec) {
     "svg",
     { viewBox: `0 0 ${width} ${CHART.height}`, width, height: CHART.height, role: "img", tabindex: 0, "aria-label": spec.label },
     clipOf(width, spec), bandsOf(area, spec), gridOf(area, spec, width), cutOf(area, spec, width),
-    spec.series.map((series) => seriesOf(area, spec, series)), dotsOf(area, spec), hair,
+    spec.series.map((series) => seriesOf(area, spec, series)), dotsOf(area, spec), cutWordsOf(area, spec, width), hair,
   );
-  const readout = el("p", { class: "readout", "aria-live": "polite" }, spec.hint ?? "");
+  const readout = el("p", { class: "readout", "aria-live": "polite" }, spec.hint || HINT);
   show(host, legendOf(spec), picture, readout);
   follow(picture, readout, hair, area, spec, width);
 }
@@ -84,15 +85,21 @@ function cutOf(area, spec, width) {
   if (spec.cut == null) return [];
   const x = Math.max(CHART.left, Math.min(area.x(spec.cut), width - CHART.right));
   const bottom = CHART.height - CHART.bottom;
-  const late = x > width * 0.7;
   return [
     svg("rect", { class: "undone", x, y: CHART.top, width: width - CHART.right - x, height: bottom - CHART.top }),
-    svg("line", { class: "cut", x1: x, x2: x, y1: CHART.top - 4, y2: bottom }),
-    svg("text", { class: "cut-words", x: late ? x - 6 : x + 6, y: CHART.top + 8, "text-anchor": late ? "end" : "start" }, spec.cutWords),
+    svg("line", { class: "cut", x1: x, x2: x, y1: CHART.top - 6, y2: bottom }),
   ];
 }
 
+function cutWordsOf(area, spec, width) {
+  if (spec.cut == null) return null;
+  const x = Math.max(CHART.left, Math.min(area.x(spec.cut), width - CHART.right));
+  const late = x > width * 0.65;
+  return svg("text", { class: "cut-words", x: late ? x - 6 : x + 6, y: CHART.top - 2, "text-anchor": late ? "end" : "start" }, spec.cutWords);
+}
+
 function seriesOf(area, spec, { kind, points }) {
+  if (kind === "bars") return barsOf(area, points);
   let path = "";
   let pen = false;
   for (const [x, y] of points) {
@@ -103,6 +110,13 @@ function seriesOf(area, spec, { kind, points }) {
   const few = points.filter(([, y]) => Number.isFinite(y)).length <= 60;
   const marks = few ? points.filter(([, y]) => Number.isFinite(y)).map(([x, y]) => markOf(kind, area.x(x), area.y(y))) : [];
   return svg("g", { class: `series ${kind}`, "clip-path": `url(#${spec.clip})` }, svg("path", { d: path, fill: "none" }), marks);
+}
+
+function barsOf(area, points) {
+  const nearest = points.slice(1).reduce((least, [x], i) => Math.min(least, area.x(x) - area.x(points[i][0])), 18);
+  const half = Math.max(0.5, Math.min(9, nearest * 0.4));
+  const path = points.map(([x, y]) => `M${(area.x(x) - half).toFixed(1)} ${area.y(0)}V${clamped(area.y(y))}h${(2 * half).toFixed(1)}V${area.y(0)}Z`).join("");
+  return svg("g", { class: "series bars" }, svg("path", { d: path }));
 }
 
 function clamped(y) {

@@ -3,7 +3,7 @@
 function coloursNow() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
-  return { honest: read("--honest"), poison: read("--poison"), middle: read("--middle"), ink: read("--ink"), faint: read("--faint") };
+  return { honest: read("--honest"), poison: read("--poison"), middle: read("--middle"), ink: read("--ink"), faint: read("--faint"), muted: read("--muted") };
 }
 
 function colourOf(round, m, colours, median) {
@@ -55,5 +55,5 @@ function showLegend() {
     selected: [swatch(colours.honest, "selected"), swatch(colours.faint, "took part, not selected")],
   }[state.view];
   const rejected = page.facts.rejections.rows.length ? el("span", {}, el("b", { class: "cross" }, "×"), "turned away") : null;
-  show(byId("legend"), scale, el("span", {}, el("i", { class: "swatch blank" }), "took no part"), rejected);
+  show(byId("legend"), scale, el("span", {}, el("i", { class: "swatch blank" }), "took no part"), el("span", {}, el("i", { class: "tick-mark" }), "model kept"), rejected);
 }

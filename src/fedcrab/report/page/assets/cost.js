@@ -5,7 +5,7 @@ const METHODS = {
   "crab-paper": "Crab, as published",
   federaser: "FedEraser",
   fedrecover: "FedRecover",
-  retrain: "Train again from scratch",
+  retrain: "Train from scratch",
   poisoned: "Poisoned model",
 };
 
@@ -56,8 +56,7 @@ function drawReplay(plan) {
   drawChart(host, {
     label: `Honest clients asked in each of ${plural(plan.replay.length, "replayed round")}. Arrow keys read single rounds.`,
     xs, xName: "replayed round", xMin: 0, xMax: Math.max(page.rounds.length - 1, 1), yMin: 0,
-    series: [{ name: "honest clients asked", kind: "honest", points: plan.replay.map((step) => [step.round, asked(step)]) }],
-    dots: page.kept,
+    series: [{ name: "honest clients asked", kind: "bars", points: plan.replay.map((step) => [step.round, asked(step)]) }],
     cut: plan.rollback_round, cutWords: `replay begins at ${plan.rollback_round}`,
     read: (i) => `Round ${plan.replay[i].round}: ${stepInWords(plan.replay[i])}`,
   });

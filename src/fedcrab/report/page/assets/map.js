@@ -3,6 +3,7 @@
 const VIEWS = { cosine: "direction", norm: "length", selected: "selection" };
 const SORTS = { id: "by name", score: "by score", cosine: "by direction", selected: "by rounds selected" };
 const MOST_ACROSS = 16000; // pixels that every browser paints on
+const HEAD = 26; // pixels above the rows: the rounds, and which of them are kept
 const map = { order: [], cell: 4, row: 24, at: null, columns: null };
 
 function prepareMap() {
@@ -77,14 +78,15 @@ function summarise(client) {
 function layOut() {
   const room = byId("map").clientWidth - byId("map-clients").offsetWidth - 2;
   const rounds = Math.max(page.rounds.length, 1);
-  map.cell = Math.max(MOST_ACROSS / rounds < 3 ? 1 : 3, Math.min(30, Math.floor(room / rounds)));
+  map.cell = Math.max(Math.min(3, MOST_ACROSS / rounds), Math.min(36, room / rounds));
   map.row = matchMedia("(pointer: coarse)").matches ? 34 : map.order.length > 150 ? 20 : 24;
   byId("map").style.setProperty("--row", `${map.row}px`);
+  byId("map").style.setProperty("--head", `${HEAD}px`);
 }
 
 function showNames() {
   const focused = document.activeElement?.dataset?.client;
-  show(byId("map-clients"), map.order.map((client) => {
+  show(byId("map-clients"), el("div", { class: "corner" }, "client"), map.order.map((client) => {
     const marked = state.marked.has(client);
     const suspect = scoreOf(client)?.suspect;
     const words = `${nameOf(client)}${page.tookPart[client] ? "" : ", never let in"}${suspect ? ", suspect" : ""}`;
@@ -96,7 +98,7 @@ function showNames() {
 
 function paint(plan) {
   const canvas = byId("map-canvas");
-  const [width, height] = [Math.min(map.cell * page.rounds.length, MOST_ACROSS) || 1, map.row * map.order.length || 1];
+  const [width, height] = [Math.floor(map.cell * page.rounds.length) || 1, HEAD + map.row * map.order.length];
   const scale = width * height > 4e6 ? 1 : Math.min(devicePixelRatio || 1, 2);
   canvas.width = width * scale;
   canvas.height = height * scale;
@@ -107,19 +109,32 @@ function paint(plan) {
   pen.scale(scale, scale);
   const colours = coloursNow();
   const medians = state.view === "norm" ? mediansOfNorms() : null;
+  paintHead(pen, colours);
   map.order.forEach((client, place) => paintRow(pen, client, place, colours, medians));
   paintRejections(pen, colours);
   if (plan) paintCut(pen, plan.rollback_round, height, colours);
 }
 
+function paintHead(pen, colours) {
+  pen.font = "12px system-ui, sans-serif";
+  pen.textAlign = "center";
+  pen.fillStyle = colours.muted;
+  const last = page.rounds.length - 1;
+  const ticks = last > 0 ? niceTicks(0, last, Math.max(1, (map.cell * last) / 70)).filter(Number.isInteger) : [];
+  for (const t of ticks) pen.fillText(whole.format(t), Math.max(8, (t + 0.5) * map.cell), 13);
+  pen.fillStyle = colours.honest;
+  for (const t of page.kept) pen.fillRect((t + 0.5) * map.cell - 1.5, HEAD - 7, Math.min(3, map.cell * 0.7), 4);
+}
+
 function paintRow(pen, client, place, colours, medians) {
-  const top = place * map.row;
+  const top = HEAD + place * map.row;
   const gap = map.cell >= 6 ? 1 : 0;
   page.rounds.forEach((round, t) => {
     const m = map.columns[client][t];
     if (m < 0) return;
     pen.fillStyle = colourOf(round, m, colours, medians && medians[t]);
-    pen.fillRect(t * map.cell, top + 2, map.cell - gap, map.row - 4);
+    const left = Math.round(t * map.cell);
+    pen.fillRect(left, top + 2, Math.max(1, Math.round((t + 1) * map.cell) - left - gap), map.row - 4);
   });
   if (state.marked.has(client)) {
     pen.fillStyle = colours.poison;
@@ -133,7 +148,7 @@ function paintRejections(pen, colours) {
   pen.strokeStyle = colours.ink;
   pen.lineWidth = 1.5;
   for (const [t, client] of page.facts.rejections.rows) {
-    const [x, y] = [t * map.cell + map.cell / 2, places.get(client) * map.row + map.row / 2];
+    const [x, y] = [(t + 0.5) * map.cell, HEAD + (places.get(client) + 0.5) * map.row];
     const size = Math.min(4, Math.max(2, map.cell / 3));
     pen.beginPath();
     pen.moveTo(x - size, y - size); pen.lineTo(x + size, y + size);
@@ -149,7 +164,7 @@ function paintCut(pen, t, height, colours) {
 
 function cellAt(event) {
   const box = byId("map-canvas").getBoundingClientRect();
-  const [column, row] = [Math.floor((event.clientX - box.left) / map.cell), Math.floor((event.clientY - box.top) / map.row)];
+  const [column, row] = [Math.floor((event.clientX - box.left) / map.cell), Math.floor((event.clientY - box.top - HEAD) / map.row)];
   return { row: Math.max(0, Math.min(map.order.length - 1, row)), t: Math.max(0, Math.min(page.rounds.length - 1, column)) };
 }
 

@@ -13,7 +13,8 @@ function prepareRecovered() {
 }
 
 function leadOf({ malicious, methods }) {
-  const names = malicious.slice(0, 30).join(", ") + (malicious.length > 30 ? " and others" : "");
+  const known = new Set(malicious);
+  const names = page.facts.order.map(nameOf).filter((id) => known.has(id)).slice(0, 30).join(", ") + (malicious.length > 30 ? " and others" : "");
   return `With ${names || "nobody"} taken for malicious: ${plural(methods.length, "recovery", "recoveries")}, judged on test data that no client and no method has seen.`;
 }
 
@@ -38,8 +39,8 @@ function costsTable({ methods }) {
     row.rounds == null ? "–" : whole.format(row.rounds),
     row.client_rounds == null ? "–" : `${whole.format(row.client_rounds)}${scratch ? ` (${percent(row.client_rounds / scratch)})` : ""}`,
     row.sample_gradients == null ? "–" : whole.format(row.sample_gradients),
-    row.seconds == null ? "–" : `${number(row.seconds)} s`, row.bytes ? bytes(row.bytes) : "–",
-    row.distance == null ? "–" : number(row.distance),
+    row.seconds == null ? "–" : `${row.seconds.toFixed(1)} s`, row.bytes ? bytes(row.bytes) : "–",
+    row.distance == null || row.method === "retrain" ? "–" : number(row.distance),
   ]);
   return table(["method", "rolled back to", "rounds", "client-rounds", "sample gradients", "time", "history", "distance to retrained"], rows);
 }

@@ -24,7 +24,7 @@ function decided(plan) {
     ? `No kept model after it is within what is tolerated: the ${plural(state.marked.size, "marked client")} moved every later one too far.`
     : plan.index === plan.candidates.length - 1
       ? `Even in the last kept model, what the ${plural(state.marked.size, "marked client")} moved it by is within what is tolerated.`
-      : `It is the ${plan.rule === "last" ? "last kept model" : "last kept model before the first"} in which what the ${plural(state.marked.size, "marked client")} moved it by ${plan.rule === "last" ? "is within" : "exceeds"} what is tolerated.`;
+      : `In ${plan.rule === "last" ? "this kept model" : "every kept model up to this one"}, what the ${plural(state.marked.size, "marked client")} moved it by is within what is tolerated; ${plan.rule === "last" ? "in every later one" : "in the next one"} it is not.`;
   return [el("h2", { id: "verdict-title" }, title), el("p", { class: "big-lead" }, why)];
 }
 
