@@ -8,27 +8,31 @@ const BLOCK = 128;
 function sum(values, from, count) {
   if (count < 8) {
     let total = 0;
-    for (let i = 0; i < count; i++) total += values[from + i];
+    for (let i = from; i < from + count; i++) total += values[i];
     return total;
   }
   if (count > BLOCK) {
     const half = (count >> 1) - ((count >> 1) % 8);
     return sum(values, from, half) + sum(values, from + half, count - half);
   }
-  const r = values.slice(from, from + 8);
-  const whole = count - (count % 8);
-  for (let i = 8; i < whole; i += 8) {
-    for (let k = 0; k < 8; k++) r[k] += values[from + i + k];
+  let [a, b, c, d] = [values[from], values[from + 1], values[from + 2], values[from + 3]];
+  let [e, f, g, h] = [values[from + 4], values[from + 5], values[from + 6], values[from + 7]];
+  const end = from + count - (count % 8);
+  for (let i = from + 8; i < end; i += 8) {
+    a += values[i]; b += values[i + 1]; c += values[i + 2]; d += values[i + 3];
+    e += values[i + 4]; f += values[i + 5]; g += values[i + 6]; h += values[i + 7];
   }
-  let total = r[0] + r[1] + (r[2] + r[3]) + (r[4] + r[5] + (r[6] + r[7]));
-  for (let i = whole; i < count; i++) total += values[from + i];
+  let total = a + b + (c + d) + (e + f + (g + h));
+  for (let i = end; i < from + count; i++) total += values[i];
   return total;
 }
 
-// ‖vector‖, over the whole width.
-function length(vector, scratch) {
-  for (let i = 0; i < vector.length; i++) scratch[i] = vector[i] * vector[i];
-  return Math.sqrt(sum(scratch, 0, vector.length));
+// ‖vector‖ over the whole width, zero beyond its own numbers.
+function length(vector, squares) {
+  const own = vector.length;
+  for (let i = 0; i < own; i++) squares[i] = vector[i] * vector[i];
+  for (let i = own; i < squares.length; i++) squares[i] = 0;
+  return Math.sqrt(sum(squares, 0, squares.length));
 }
 
 // The counted rounds of a kind of evidence, prepared once. Each has its points (clients, and at the end the
@@ -36,7 +40,11 @@ function length(vector, scratch) {
 function prepareEvidence(page, kind) {
   const rounds = kind === "stored" ? page.kept : page.rounds.map((_, t) => t);
   const width = page.widths[kind];
-  return { rounds, width, counted: rounds.map((t) => countedRound(page.rounds[t], kind, width)) };
+  const room = () => new Float64Array(width);
+  const scratch = { squares: room(), away: room(), honest: room(), moved: room(), apart: room() };
+  const counted = rounds.map((t) => countedRound(page.rounds[t], kind, width));
+  for (const { points } of counted) for (const point of points) point.length = length(point.row, scratch.squares);
+  return { rounds, scratch, counted };
 }
 
 function countedRound(round, kind, width) {
@@ -80,66 +88,69 @@ function influence(evidence, malicious) {
   const s = new Float64Array(evidence.counted.length);
   const phi = new Float64Array(evidence.counted.length);
   const parts = new Map([...malicious].sort((a, b) => a - b).map((client) => [client, 0]));
-  const scratch = new Float64Array(evidence.width);
   evidence.counted.forEach((counted, at) => {
-    const found = influenceOf(counted, malicious, scratch);
-    s[at] = found.s;
-    phi[at] = found.phi;
-    found.parts.forEach(([client, part]) => parts.set(client, parts.get(client) + part));
+    const bad = [];
+    counted.points.forEach((point, place) => malicious.has(point.client) && bad.push(place));
+    [s[at], phi[at]] = influenceOf(counted, bad, parts, evidence.scratch);
   });
   return { rounds: evidence.rounds, s, phi, parts };
 }
 
-// s = ‖I(all) - I(honest)‖ and φ = ‖I(honest)‖ of one round.
-function influenceOf(counted, malicious, scratch) {
-  const bad = [];
-  counted.points.forEach((point, at) => malicious.has(point.client) && bad.push(at));
+// s = ‖I(all) - I(honest)‖ and φ = ‖I(honest)‖ of one round; adds to the clients' parts.
+function influenceOf(counted, bad, parts, scratch) {
   const anyone = bad.length < counted.points.length;
-  const honest = honestMean(counted, bad, malicious);
+  const honest = honestMean(counted, bad, scratch);
   const goal = anyone ? honest : counted.against;
-  const moved = new Float64Array(goal.length);
-  let scale = length(goal, scratch);
+  const moved = scratch.moved.fill(0);
+  let scale = length(goal, scratch.squares);
   for (const at of bad) {
     addDifference(moved, counted.shares[at], counted.points[at].row, goal);
-    const padded = new Float64Array(goal.length);
-    padded.set(counted.points[at].row);
-    scale += counted.shares[at] * length(padded, scratch);
+    scale += counted.shares[at] * counted.points[at].length;
   }
-  let s = length(moved, scratch);
+  let s = length(moved, scratch.squares);
   if (s <= ROUNDING * scale) s = 0;
-  const phi = anyone ? length(honest.map((x, i) => x - counted.against[i]), scratch) : 0;
-  const parts = bad.map((at) => [counted.points[at].client, partOf(counted, at, goal, moved, s)]);
-  return { s, phi, parts };
+  for (const at of s > 0 ? bad : []) {
+    const { client, row } = counted.points[at];
+    parts.set(client, parts.get(client) + counted.shares[at] * along(row, goal, moved, s));
+  }
+  return [s, anyone ? distance(honest, counted.against, scratch) : 0];
 }
 
 // total += share·(row - goal)
 function addDifference(total, share, row, goal) {
-  for (let i = 0; i < row.length; i++) total[i] += share * (row[i] - goal[i]);
-  for (let i = row.length; i < goal.length; i++) total[i] += share * (0 - goal[i]);
+  const own = row.length;
+  for (let i = 0; i < own; i++) total[i] += share * (row[i] - goal[i]);
+  for (let i = own; i < goal.length; i++) total[i] += share * (0 - goal[i]);
 }
 
-function honestMean(counted, bad, malicious) {
-  const away = new Float64Array(counted.mean.length);
+function honestMean(counted, bad, { away, honest }) {
+  away.fill(0);
   let weight = 0;
   for (const at of bad) {
     addDifference(away, counted.shares[at], counted.points[at].row, counted.mean);
     weight += counted.shares[at];
   }
   if (weight > 0.5 && bad.length < counted.points.length) {
-    const points = counted.points.filter((point) => !malicious.has(point.client));
-    return combine(points, sharesOf(points), counted.mean.length);
+    const points = counted.points.filter((_, at) => !bad.includes(at));
+    return combine(points, sharesOf(points), away.length);
   }
   const rest = Math.max(1 - weight, 0.5);
-  return counted.mean.map((x, i) => x - away[i] / rest);
+  for (let i = 0; i < honest.length; i++) honest[i] = counted.mean[i] - away[i] / rest;
+  return honest;
 }
 
-// A client's step along the direction in which the round was moved.
-function partOf(counted, at, goal, moved, s) {
-  if (s === 0) return 0;
-  const { row } = counted.points[at];
-  let along = 0;
-  for (let i = 0; i < goal.length; i++) along += ((row[i] ?? 0) - goal[i]) * (moved[i] / s);
-  return counted.shares[at] * along;
+// ‖a - b‖
+function distance(a, b, { apart, squares }) {
+  for (let i = 0; i < apart.length; i++) apart[i] = a[i] - b[i];
+  return length(apart, squares);
+}
+
+// How far row - goal goes in the direction of moved, whose length is s.
+function along(row, goal, moved, s) {
+  let total = 0;
+  for (let i = 0; i < row.length; i++) total += (row[i] - goal[i]) * (moved[i] / s);
+  for (let i = row.length; i < goal.length; i++) total -= goal[i] * (moved[i] / s);
+  return total;
 }
 
 // For each candidate the sum over the rounds strictly before it.

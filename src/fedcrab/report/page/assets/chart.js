@@ -73,11 +73,12 @@ function gridOf(area, spec, width) {
 }
 
 function bandsOf(area, spec) {
-  const bottom = CHART.height - CHART.bottom;
-  return (spec.bands ?? []).map(([from, to]) => {
+  const path = (spec.bands ?? []).map(([from, to]) => {
     const x = Math.max(area.x(from), CHART.left);
-    return svg("rect", { class: "band", x, y: CHART.top, width: Math.max(0, Math.min(area.x(to), area.x(area.last)) - x), height: bottom - CHART.top });
+    const across = Math.max(0, Math.min(area.x(to), area.x(area.last)) - x);
+    return `M${x.toFixed(1)} ${CHART.top}h${across.toFixed(1)}V${CHART.height - CHART.bottom}h${(-across).toFixed(1)}Z`;
   });
+  return path.length ? svg("path", { class: "band", d: path.join("") }) : null;
 }
 
 // What is undone: everything right of the cut.

@@ -9,6 +9,7 @@ function start() {
   prepareMap();
   prepareReach();
   prepareCost();
+  for (const kind of ["all", "stored"]) page.evidence[kind] = prepareEvidence(page, kind);
   refresh();
   prepareRecovered();
   redrawWhenItMatters();

@@ -105,14 +105,27 @@ function paint(plan) {
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   canvas.setAttribute("aria-label", `Map of ${plural(map.order.length, "client")} and ${plural(page.rounds.length, "round")}: ${VIEWS[state.view]}. Arrow keys read single cells, Enter marks the client.`);
-  const pen = canvas.getContext("2d");
-  pen.scale(scale, scale);
   const colours = coloursNow();
+  const pen = canvas.getContext("2d");
+  pen.drawImage(cellsOf(canvas, scale, colours), 0, 0);
+  pen.scale(scale, scale);
+  map.order.forEach((client, place) => state.marked.has(client) && paintMark(pen, place, colours));
+  if (plan) paintCut(pen, plan.rollback_round, height, colours);
+}
+
+// All that marks do not change, painted once for each view, order, size and theme.
+function cellsOf({ width, height }, scale, colours) {
+  const key = [state.view, width, height, map.cell, Object.values(colours), map.order].join();
+  if (map.key === key) return map.cells;
+  map.key = key;
+  map.cells = Object.assign(document.createElement("canvas"), { width, height });
+  const pen = map.cells.getContext("2d");
+  pen.scale(scale, scale);
   const medians = state.view === "norm" ? mediansOfNorms() : null;
   paintHead(pen, colours);
   map.order.forEach((client, place) => paintRow(pen, client, place, colours, medians));
   paintRejections(pen, colours);
-  if (plan) paintCut(pen, plan.rollback_round, height, colours);
+  return map.cells;
 }
 
 function paintHead(pen, colours) {
@@ -136,11 +149,13 @@ function paintRow(pen, client, place, colours, medians) {
     const left = Math.round(t * map.cell);
     pen.fillRect(left, top + 2, Math.max(1, Math.round((t + 1) * map.cell) - left - gap), map.row - 4);
   });
-  if (state.marked.has(client)) {
-    pen.fillStyle = colours.poison;
-    pen.fillRect(0, top, map.cell * page.rounds.length, 2);
-    pen.fillRect(0, top + map.row - 2, map.cell * page.rounds.length, 2);
-  }
+}
+
+function paintMark(pen, place, colours) {
+  const top = HEAD + place * map.row;
+  pen.fillStyle = colours.poison;
+  pen.fillRect(0, top, map.cell * page.rounds.length, 2);
+  pen.fillRect(0, top + map.row - 2, map.cell * page.rounds.length, 2);
 }
 
 function paintRejections(pen, colours) {
