@@ -1,8 +1,9 @@
-"""What must be said beside a rollback decision: when each sentence is called for, and the sentence."""
+"""What whoever decides about a rollback should know beside the decision: the sentences, and when they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 
 from fedcrab.geometry import sketch_error
 from fedcrab.history import History
@@ -22,62 +23,79 @@ SENTENCES = {
     ),
     "advice": "; decide by evidence 'all'",
     "never_let_in": "Never let into a round, so without influence: {clients}.",
+    "recovered_before": (
+        "Round {rounds} starts from another model than the round before left: a recovery. What was done "
+        "before it is counted as if it were still there; the plan may go back further than it must.{gone}"
+    ),
+    "gone": " Not seen since: {clients}; name them too if they were found then.",
     "nobody_left": "No honest client was selected in round {rounds}; replay skips it.",
+    "not_closed": "The history is not closed: rounds of the open window cannot be rolled back to yet.",
 }
 
 
 def caveats(
-    history: History,
-    bad: frozenset[ClientId],
-    evidence: str,
-    index: int,
-    candidates: Sequence[int],
-    replay: Replay,
-) -> list[str]:
-    """Everything to be said of a decision."""
-    own, general = _of_these_clients(history, bad, evidence), caveats_of_history(history)
-    alone = [str(t) for t, clients in replay if not clients]
-    if index == len(candidates) - 1 and index > 0:
-        own.insert(0, SENTENCES["last_record"].format(round=candidates[-1]))
-    if alone:
-        general.insert(0, SENTENCES["nobody_left"].format(rounds=", ".join(alone)))
-    return [*own, *general]
+    history: History, bad: frozenset[ClientId], evidence: str, rollback_round: int, replay: Replay
+) -> Iterator[str]:
+    """The warnings of a plan, a sentence or two each."""
+    yield from _of_the_decision(history, bad, evidence, rollback_round)
+    yield from caveats_of_the_history(history)
+    yield from _of_earlier_recoveries(history, bad)
+    if alone := [str(t) for t, clients in replay if not clients]:
+        yield SENTENCES["nobody_left"].format(rounds=", ".join(alone))
+    if not history.closed:
+        yield SENTENCES["not_closed"]
 
 
-def _of_these_clients(history: History, bad: frozenset[ClientId], evidence: str) -> list[str]:
-    said = []
+def _of_the_decision(
+    history: History, bad: frozenset[ClientId], evidence: str, rollback_round: int
+) -> Iterator[str]:
+    if history.kept and 0 < rollback_round == history.kept[-1]:
+        yield SENTENCES["last_record"].format(round=rollback_round)
     if not any(bad & _selected(history, t) for t in history.kept):
         advice = SENTENCES["advice"] if evidence == "stored" else ""
-        said.append(SENTENCES["never_selected"].format(advice=advice))
+        yield SENTENCES["never_selected"].format(advice=advice)
     if never := bad - set(history.clients):
-        said.append(SENTENCES["never_let_in"].format(clients=names(never)))
-    return said
+        yield SENTENCES["never_let_in"].format(clients=listed(never))
 
 
-def caveats_of_history(history: History) -> list[str]:
-    """What holds for every decision over this history."""
-    charter, said = history.charter, []
+def caveats_of_the_history(history: History) -> Iterator[str]:
+    """What holds whoever is named."""
+    charter = history.charter
     if charter.aggregation != "fedavg":
-        said.append(
+        yield (
             f"The aggregates were made by {charter.aggregation}; the influence shown is that on the "
             "weighted mean, not on what this rule made of it."
         )
     if any(entry.coordinates.sketched for entry in history.rounds):
         error = sketch_error(charter.sketch_size)
-        said.append(
+        yield (
             f"Rounds with more than {charter.gram_limit} clients are sketched: each norm has a standard "
             f"error of {error:.1%}."
         )
-    if not history.closed:
-        said.append("The history is not closed: rounds of the open window cannot be rolled back to yet.")
-    return said
 
 
-def names(clients: Collection[ClientId]) -> str:
-    """Ids as people count them."""
-    return ", ".join(sorted(clients, key=natural))
+def _of_earlier_recoveries(history: History, bad: frozenset[ClientId]) -> Iterator[str]:
+    broken, gone = earlier_recoveries(history)
+    if broken:
+        unnamed = SENTENCES["gone"].format(clients=listed(gone - bad)) if gone - bad else ""
+        yield SENTENCES["recovered_before"].format(rounds=", ".join(map(str, broken)), gone=unnamed)
+
+
+def earlier_recoveries(history: History) -> tuple[list[int], set[ClientId]]:
+    """Where training went on from another model than the round before left, and who was not seen since."""
+    rounds = history.rounds
+    broken = [entry.index for before, entry in pairwise(rounds) if entry.start != before.after]
+    if not broken:
+        return [], set()
+    later = {client for entry in rounds[broken[-1] :] for client in entry.clients}
+    return broken, {client for entry in rounds[: broken[-1]] for client in entry.clients} - later
 
 
 def _selected(history: History, round: int) -> set[ClientId]:
     entry = history.rounds[round]
     return {c for c, s in zip(entry.clients, entry.selected, strict=True) if s}
+
+
+def listed(clients: Collection[ClientId]) -> str:
+    """These clients, for people."""
+    return ", ".join(sorted(clients, key=natural))

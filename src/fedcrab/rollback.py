@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcrab.caveats import caveats, names
+from fedcrab.caveats import caveats, listed
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
 from fedcrab.influence import Influence, evidence_of
@@ -107,7 +107,7 @@ def plan(
         replay=replay,
         cost=_cost(history, replay, bad),
         shares=_shares(found),
-        warnings=tuple(caveats(history, bad, evidence, index, candidates, replay)),
+        warnings=tuple(caveats(history, bad, evidence, candidates[index], replay)),
     )
 
 
@@ -128,7 +128,7 @@ def _check(
     if not bad:
         raise ConfigError("no malicious client is named; name at least one")
     if unknown := bad - clients - _turned_away(history):
-        raise ConfigError(f"{history.path}: no client {names(unknown)} in this history{_hint(clients)}")
+        raise ConfigError(f"{history.path}: no client {listed(unknown)} in this history{_hint(clients)}")
     if bad >= clients:
         raise ConfigError(f"all {len(clients)} clients are named malicious; nobody is left to recover with")
     return bad
@@ -139,7 +139,7 @@ def _turned_away(history: History) -> set[ClientId]:
 
 
 def _hint(clients: Collection[ClientId]) -> str:
-    return f"; it has {names(clients)}" if len(clients) <= 30 else f"; it has {len(clients)} others"
+    return f"; it has {listed(clients)}" if len(clients) <= 30 else f"; it has {len(clients)} others"
 
 
 def _sums_before(candidates: Sequence[int], rounds: Sequence[int], values: Matrix64) -> list[float]:

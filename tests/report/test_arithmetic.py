@@ -16,7 +16,7 @@ from test_rollback_against_naive import record
 from trials.trainings import Training, training
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="no node here to run the page's arithmetic")
-SAME = "malicious beta evidence rule candidates index rollback_round model warnings".split()
+SAME = ["malicious", "beta", "evidence", "rule", "candidates", "index", "rollback_round", "model", "warnings"]
 
 
 def histories(place: Path, seeds: range, **settings: Any) -> Iterator[tuple[random.Random, History]]:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedcrab import rollback
-from fedcrab.caveats import SENTENCES, caveats_of_history
+from fedcrab.caveats import SENTENCES, caveats_of_the_history, earlier_recoveries
 from fedcrab.history import History
 from fedcrab.report.page.arrays import Packed, joined, packed
 from fedcrab.report.page.carried import Carried
 from fedcrab.report.page.methods import methods_of
 from fedcrab.report.page.points import Points, points_of
+from fedcrab.types import natural
 
 MOST_REJECTIONS = 20_000
 
@@ -22,6 +23,7 @@ MOST_REJECTIONS = 20_000
 def facts_of(history: History, clients: Carried) -> dict[str, Any]:
     """Everything that the page needs of the history itself."""
     contents, charter = history.contents, history.charter
+    broken, gone = earlier_recoveries(history)
     return {
         "path": str(history.path),
         "head": contents.head,
@@ -43,7 +45,8 @@ def facts_of(history: History, clients: Carried) -> dict[str, Any]:
         "rejections": _rejections(history, clients),
         "presets": {name: dict(settings) for name, settings in rollback.PRESETS.items()},
         "sentences": SENTENCES,
-        "caveats": caveats_of_history(history),
+        "caveats": list(caveats_of_the_history(history)),
+        "recoveredBefore": {"rounds": broken, "gone": sorted(gone, key=natural)},
         "methods": methods_of(history),
         **_geometry(history, points_of(history, clients), clients),
     }

@@ -42,7 +42,8 @@ function planCommand(plan) {
 
 function recoverCommand(plan) {
   const same = presetNow();
-  const how = same ? ` --method crab-${same}` : `${settingsOf(plan)}`;
+  const own = ` --set beta=${plan.beta} --set evidence=${plan.evidence} --set rule=${plan.rule}`;
+  const how = same ? ` --method crab-${same}` : ` --method crab-hardened${own}`;
   return `fedcrab recover ${quoted(pathOf())} --malicious=${quoted(namesOf(plan).join(","))}${how} --out recovered`;
 }
 

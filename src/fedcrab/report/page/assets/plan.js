@@ -95,9 +95,21 @@ function warningsOf(page, malicious, evidence, index, candidates, replay) {
   }
   const never = order.filter((client) => malicious.has(client) && !page.tookPart[client]);
   if (never.length) said.push(fill(sentences.never_let_in, { clients: never.map((c) => clients[c]).join(", ") }));
+  said.push(...caveats, ...recoveredBefore(page, malicious));
   const alone = replay.filter((step) => !asked(step)).map((step) => step.round);
   if (alone.length) said.push(fill(sentences.nobody_left, { rounds: alone.join(", ") }));
-  return [...said, ...caveats];
+  if (!page.facts.closed) said.push(sentences.not_closed);
+  return said;
+}
+
+// Where training went on from a recovered model: what was undone then is counted as if it were not.
+function recoveredBefore(page, malicious) {
+  const { sentences, clients, recoveredBefore: { rounds, gone } } = page.facts;
+  if (!rounds.length) return [];
+  const named = new Set([...malicious].map((client) => clients[client]));
+  const unnamed = gone.filter((id) => !named.has(id));
+  const words = unnamed.length ? fill(sentences.gone, { clients: unnamed.join(", ") }) : "";
+  return [fill(sentences.recovered_before, { rounds: rounds.join(", "), gone: words })];
 }
 
 function selectedIn(round, malicious) {
