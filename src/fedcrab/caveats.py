@@ -1,4 +1,4 @@
-"""What whoever decides about a rollback should know beside the decision: the sentences, and when they hold."""
+"""What whoever decides about a rollback should know beside the decision, and when each of it holds."""
 
 from __future__ import annotations
 
