@@ -53,10 +53,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 def test_hostile_names_are_data_and_nothing_else(hostile: History) -> None:
     facts = page_facts(hostile)
-    page = Outline(framed(facts))
-    tags = [tag for tag, _ in page.elements]
-    assert tags.count("script") == 2
-    assert not {"img", "b", "i"} & {tag for tag, _ in Outline(framed(facts)).elements if tag in ("img", "i")}
+    page, empty = Outline(framed(facts)), Outline(framed({}))
+    assert page.elements == empty.elements
     assert json.loads(page.texts["script"][0]) == json.loads(json.dumps(facts))
     assert facts["clients"] == sorted([*HOSTILE, "</style><b>mallory"])
 
@@ -71,9 +69,8 @@ def test_nothing_is_fetched_and_only_the_own_script_may_run(hostile: History) ->
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in policy
     assert not [a for _, a in page.elements if "src" in a or not (a.get("href") or "#").startswith("#")]
-    assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|fetch\(|import\(", script()
-    )
+    dangerous = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|fetch\(|import\(|Request"
+    assert not re.search(dangerous, script())
 
 
 def test_embedded_json_cannot_end_its_element() -> None:
@@ -136,13 +133,13 @@ def test_named_clients_are_marked_and_unknown_ones_refused(tmp_path: Path) -> No
         page_facts(history, ["99"])
 
 
-def a_recovery(place: Path, history: History, **changes: Any) -> Path:
+def a_recovery(place: Path, of: History, **changes: Any) -> Path:
     """The files that `recover` leaves; a real one is read in the tests of recovery."""
     (place / "crab-hardened" / "steps").mkdir(parents=True)
     summary = {
         "method": "crab-hardened",
-        "history": str(history.path),
-        "history_head": history.contents.head,
+        "history": str(of.path),
+        "history_head": of.contents.head,
         "malicious": ["1", "3"],
         "ta": 0.9,
         "asr": float("nan"),
@@ -188,13 +185,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert run("h", "-o", "page.html").returncode == 0
     told = json.loads(run("h", "-o", "page.html", "--malicious", "1,2", "--json").stdout)
     assert told == {"page": "page.html", "bytes": (tmp_path / "page.html").stat().st_size}
-    for wrong in (
-        ["nowhere"],
-        ["h", "--malicious", "99"],
-        ["h", "--recovered", "h"],
-        ["h", "-o", "no/x.html"],
-    ):
-        done = run(*wrong)
+    for wrong in ("nowhere", "h --malicious 99", "h --malicious ,", "h --recovered h", "h -o no/x.html"):
+        done = run(*wrong.split())
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "incident.html").exists()

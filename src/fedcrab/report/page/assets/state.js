@@ -23,7 +23,7 @@ function toggle(client) {
 function refresh() {
   const answer = answerNow();
   for (const draw of parts) draw(answer);
-  document.documentElement.dataset.answered = String(Number(document.documentElement.dataset.answered ?? 0) + 1);
+  document.dispatchEvent(new CustomEvent("answered", { detail: answer }));
 }
 
 function answerNow() {
