@@ -208,13 +208,17 @@ def report(
     recovered: Annotated[
         Path | None, typer.Option("--recovered", metavar="DIR", help="What 'recover' wrote.")
     ] = None,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="Judge the kept models too, on simulated test data.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """One HTML file that shows the incident, and answers while one clicks: no server, no network."""
     from fedcrab.report.page.build import find, page_facts, write_page
 
     history, recoveries = find(directory, recovered)
-    facts = page_facts(history, _ids(malicious) if malicious is not None else (), recoveries)
+    bad = _ids(malicious) if malicious is not None else ()
+    facts = page_facts(history, bad, recoveries, accuracy=accuracy)
     written = write_page(out, facts)
     if as_json:
         _print_json({"page": str(out), "bytes": written})

@@ -12,6 +12,7 @@ from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
 from fedcrab.history.disk import explained, write_named
 from fedcrab.history.seal import LEDGER
+from fedcrab.report.page.accuracy import accuracies
 from fedcrab.report.page.carried import carried
 from fedcrab.report.page.facts import facts_of
 from fedcrab.report.page.frame import framed
@@ -30,9 +31,13 @@ def find(directory: Path, recovered: Path | None = None) -> tuple[History, Path 
 
 
 def page_facts(
-    history: History, malicious: Collection[ClientId] = (), recovered: Path | None = None
+    history: History,
+    malicious: Collection[ClientId] = (),
+    recovered: Path | None = None,
+    *,
+    accuracy: bool = False,
 ) -> dict[str, Any]:
-    """Everything that the page says, as plain values."""
+    """Everything that the page says, as plain values; ``accuracy`` has the kept models judged too."""
     recoveries = recoveries_of(recovered, history.contents.head) if recovered else None
     marked = list(malicious) or (recoveries["malicious"] if recoveries else [])
     clients = carried(history, marked)
@@ -42,6 +47,7 @@ def page_facts(
         "written": datetime.now(UTC).isoformat(timespec="minutes"),
         "marked": [client for client in marked if client in set(clients.clients)],
         "recoveries": recoveries,
+        "accuracy": accuracies(history) if accuracy else [],
         **facts_of(history, clients),
     }
 
