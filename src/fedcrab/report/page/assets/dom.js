@@ -34,7 +34,8 @@ function number(value) {
 }
 
 function percent(value, digits = 0) {
-  return value == null ? "–" : `${(100 * value).toFixed(digits)}%`;
+  if (value == null) return "–";
+  return value > 0 && value < 0.5 * 10 ** (-digits - 2) ? `<${10 ** -digits}%` : `${(100 * value).toFixed(digits)}%`;
 }
 
 function bytes(count) {
