@@ -257,6 +257,34 @@ def certify_command(
         _print(*certificate_tables(path, table))
 
 
+@app.command(epilog="Example: fedcrab report my-history -o incident.html")
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The page.")] = Path(
+        "incident.html"
+    ),
+    malicious: Annotated[str | None, typer.Option(metavar="IDS", help="Marked from the start: 3,7")] = None,
+    recovered: Annotated[
+        Path | None, typer.Option("--recovered", metavar="DIR", help="What 'recover' wrote.")
+    ] = None,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="Judge the kept models too, on simulated test data.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One HTML file that shows the incident, and answers while one clicks: no server, no network."""
+    from fedcrab.report.page.build import find, page_facts, write_page
+
+    history, recoveries = find(directory, recovered)
+    bad = named(malicious, sys.stdin) if malicious is not None else ()
+    facts = page_facts(history, bad, recoveries, accuracy=accuracy)
+    written = write_page(out, facts)
+    if as_json:
+        _print_json({"page": str(out), "bytes": written})
+    else:
+        _print(f"{out}: {tables.size(written)}, opens in any browser")
+
+
 @app.command(epilog="Example: fedcrab verify my-history")
 def verify(
     place: Annotated[Path, typer.Argument(metavar="PATH", help="A history, a certificate or its folder.")],

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.experiment import names
 from fedcrab.experiment.config import Config, settings
+from fedcrab.experiment.curve import Curve
 from fedcrab.experiment.declared import write_certificate_of
 from fedcrab.experiment.recovery import Outcome, Recovery, judged, poisoned
 from fedcrab.experiment.results import read_results, write_result
@@ -58,7 +59,7 @@ def recover_command(
             except HistoryError as error:
                 refused[name] = str(error)
                 continue
-            outcomes.append(_follow(recovery, setup))
+            outcomes.append(_follow(recovery, Curve(out / name, setup)))
         if method != "all" and refused:
             raise HistoryError(refused[method])
         return _write(out, history, setup, outcomes), refused
@@ -71,14 +72,14 @@ def _write(out: Path, history: History, setup: Setup, outcomes: Collection[Outco
     rows = [judged(setup, outcome, retrained) for outcome in outcomes]
     for outcome, row in zip(outcomes, rows, strict=True):
         if outcome.plan is not None:
-            write_result(out / outcome.method, history, outcome, row)
+            write_result(out / outcome.method, history, outcome, {**row, "poisoned": rows[0]})
     for outcome in outcomes:
         if outcome.plan is not None:
             write_certificate_of(out / outcome.method, outcome.plan, setup)
     return rows
 
 
-def _follow(recovery: Recovery, setup: Setup) -> Outcome:
+def _follow(recovery: Recovery, curve: Curve) -> Outcome:
     columns = (
         TextColumn(recovery.method),
         MofNCompleteColumn(),
@@ -89,7 +90,10 @@ def _follow(recovery: Recovery, setup: Setup) -> Outcome:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=recovery.length, completed=recovery.done)
         for step in recovery:
-            told = f"round {step.round}  accuracy {setup.probe.accuracy(step.model):.1%}"
+            if recovery.done == 1:
+                curve.add(None, recovery.start)
+            point = curve.add(step.round, step.model)
+            told = f"round {step.round}  accuracy {point['ta']:.1%}"
             progress.update(task, advance=1, description=told)
     return recovery.outcome()
 

@@ -80,8 +80,17 @@ class Recovery:
     @property
     def length(self) -> int:
         """About how many there will be."""
-        whole = self.method.startswith("crab")
-        return len(self.plan.replay) if whole else len(self.plan.history.rounds)
+        return len(self.plan.replay) if self._rolls_back else len(self.plan.history.rounds)
+
+    @property
+    def start(self) -> Vector:
+        """The model that the first step starts from."""
+        history = self.plan.history
+        return history.model(self.plan.rollback_round) if self._rolls_back else history.initial_model()
+
+    @property
+    def _rolls_back(self) -> bool:
+        return self.method.startswith("crab")
 
     def __iter__(self) -> Iterator[Step]:
         """The steps; only the time that the method itself takes is counted."""
@@ -146,12 +155,12 @@ def judged(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> d
     }
 
 
-def attack_success_of(setup: Setup, model: Vector) -> AttackSuccess | None:
-    """ASR, where the attack has a trigger."""
+def attack_success_of(setup: Setup, model: Vector, most: int | None = None) -> AttackSuccess | None:
+    """ASR, where the attack has a trigger; on the first ``most`` test examples, or on all."""
     attack = setup.config.attack
     if attack is None or attack.name not in ("backdoor", "dba"):
         return None
     trigger = Trigger(**attack.settings.get("trigger", {}))
     target = attack.settings.get("target", 0)
-    x, y = setup.dataset.test_x, setup.dataset.test_y
+    x, y = setup.dataset.test_x[:most], setup.dataset.test_y[:most]
     return attack_success(setup.predictor.predict, model, x, y, target=target, trigger=trigger)
