@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,15 @@ class Recovery:
         setup: Setup,
         *,
         saved: Path | None = None,
+        decision: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> None:
-        """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on."""
+        """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on.
+
+        ``decision`` takes the place of the method's own evidence, rule or beta; ``changes`` of its settings.
+        """
         row = names.look_up("method", method, names.METHODS)
-        self.method, self.plan = method, plan(history, malicious, **row.plan)
+        self.method, self.plan = method, plan(history, malicious, **{**row.plan, **(decision or {})})
         self._fleet = MeteredFleet(setup.fleet, epochs=setup.config.local.epochs)
         self._saved, self._seconds = saved, 0.0
         self._last: Vector | None = None
