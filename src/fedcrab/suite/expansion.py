@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -33,12 +34,12 @@ class Cell:
         """All that determines the result."""
         return identity(self.config, self.method, membership=self.membership)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The hash of all that determines the result."""
         return key_of(self.identity)
 
-    @property
+    @cached_property
     def training(self) -> str:
         """The hash of all that determines the training, which cells of several methods share."""
         return key_of(identity(self.config, POISONED, membership=self.membership))

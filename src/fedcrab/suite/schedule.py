@@ -130,5 +130,4 @@ def _answers(process: subprocess.Popen[str], request: str) -> Iterator[str]:
     with suppress(BrokenPipeError):  # it is dead; its code tells
         process.stdin.write(request + "\n")
         process.stdin.flush()
-    for line in process.stdout:  # not "yield from", which would close it with this generator
-        yield line
+    yield from iter(process.stdout.readline, "")  # the stream itself would be closed with this generator
