@@ -64,7 +64,7 @@ class Board:
         return f"{len(self._walls)} of {len(self._cells)} cells{told if self.left else ''}"
 
     def estimate(self) -> float | None:
-        """Seconds left: each cell as its like took, those of the same method first; None: nothing to go by."""
+        """Seconds left: each cell as its like took, those of its method first; None: nothing to go by."""
         walls: dict[tuple[Any, ...], list[float]] = {}
         for key, wall in self._walls.items():
             for kind in _kinds(self._cells[key]):

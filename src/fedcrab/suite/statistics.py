@@ -19,6 +19,7 @@ from statistics import mean, stdev
 from typing import TypeVar
 
 LEVEL = 0.05
+FEWEST = 3  # seeds for a test
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -44,7 +45,7 @@ class Difference:
 
     mean: float
     count: int
-    p: float | None  # None where fewer than two seeds are shared
+    p: float | None  # None where it cannot be told
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
@@ -56,15 +57,16 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
 
 
 def p_value(differences: Sequence[float]) -> float | None:
-    """The two-sided p of a mean of zero. Without spread: 1 where all are zero, 0 where all are alike."""
-    if len(differences) < 2:
+    """The two-sided p of a mean of zero; None where it cannot be told.
+
+    Fewer than three seeds tell nothing, nor do differences that are all alike: that is rounding or chance.
+    """
+    largest = max((abs(d) for d in differences), default=0.0)
+    if len(differences) < FEWEST or stdev(differences) <= 1e-9 * largest:
         return None
-    deviation, centre = stdev(differences), mean(differences)
-    if deviation <= 1e-12 * max(abs(d) for d in differences) or not deviation:
-        return 0.0 if centre else 1.0
     from scipy.stats import t as student
 
-    t = centre / (deviation / math.sqrt(len(differences)))
+    t = mean(differences) / (stdev(differences) / math.sqrt(len(differences)))
     return float(2 * student.sf(abs(t), len(differences) - 1))
 
 

@@ -14,8 +14,9 @@ Setting = tuple[Any, ...]
 UNKNOWN = "-"
 NOTE = (
     "Mean ± standard deviation over seeds. Δ is the difference of {measure} to {reference}, mean over the "
-    "seeds that both have, by a paired t-test; p is corrected for the {count} comparisons of the table (Holm); "
-    "* marks p < {level:g}. With few seeds only large differences can be told from noise."
+    "seeds that both have; p by a paired t-test, corrected for the {count} comparisons of the table (Holm), "
+    "none where there are fewer than three seeds or no spread; * marks p < {level:g}. "
+    "With few seeds only large differences can be told from noise."
 )
 
 
