@@ -236,6 +236,35 @@ def bench(
         raise typer.Exit(2)
 
 
+@app.command(epilog="Example: fedcrab reproduce backdoor-mnist --scale laptop --out docs")
+def reproduce(
+    item: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One item, such as time or beta; all unless given.")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="smoke, laptop or full: how much of it.")] = "smoke",
+    results: Results = Path("results"),
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write results.md and pictures here.")
+    ] = None,
+    jobs: Jobs = None,
+    no_run: NoRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """The paper's tables and figures, its numbers beside ours, and what of its claims is found.
+
+    Goes on where it was interrupted; items share trainings.
+    """
+    from fedcrab.reproduce.command import reproduce_command
+
+    reproduced = reproduce_command(item, scale, results, out, jobs=jobs, run=not no_run)
+    if as_json:
+        _print_json(reproduced.to_table())
+    else:
+        _print(*reproduced.tables())
+    if reproduced.failed:
+        raise typer.Exit(2)
+
+
 def main() -> None:
     """Run a command; whatever goes wrong is one sentence and an exit code."""
     sys.exit(_run(sys.argv[1:]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedcrab.experiment.names import look_up
 from fedcrab.reproduce.document import Section, document
-from fedcrab.reproduce.items import ITEMS
+from fedcrab.reproduce.items import ITEMS, Item
 from fedcrab.reproduce.pictures import draw_losses
 from fedcrab.reproduce.scales import SCALES, Scale
 from fedcrab.suite.cells import Cells
@@ -60,14 +60,20 @@ def reproduce_command(
     store = Cells(results)
     wanted = {item.name: expand(item.suite(size)) for item in items}
     failed = compute_missing(_all(wanted.values()), store, jobs=jobs) if run else {}
-    sections = [Section(item, size, wanted[item.name], rows_of(wanted[item.name], store)) for item in items]
+    sections = [_section(item, size, wanted[item.name], store) for item in items]
     for section in sections:
         if section.rows:
             write_tables(results / size.name / section.item.name, section.rows, section.table())
     return Reproduced(size, sections, failed, _write(out, size, sections, store) if out else None)
 
 
-def _all(wanted: Any) -> list[Cell]:
+def _section(item: Item, size: Scale, cells: Sequence[Cell], store: Cells) -> Section:
+    finished = {cell.key: store.find(cell.key) for cell in cells}
+    curves = {key: found.curve for key, found in finished.items() if found is not None}
+    return Section(item, size, cells, rows_of(cells, store), curves)
+
+
+def _all(wanted: Iterable[Sequence[Cell]]) -> list[Cell]:
     """The cells of all items, in their order; those that items share are computed once."""
     return [cell for cells in wanted for cell in cells]
 

@@ -20,7 +20,8 @@ class Scale:
     datasets: tuple[str, ...] = PAPER_DATASETS
     fractions: tuple[float, ...] = (0.1, 0.25, 0.5)
     seeds: tuple[int, ...] = (0, 1, 2)
-    sweep: tuple[float, ...] = (0.3, 0.5, 0.6, 0.7, 0.9)  # of λ and δ
+    lambdas: tuple[float, ...] = (0.3, 0.5, 0.6, 0.7, 0.9)
+    deltas: tuple[float, ...] = (0.3, 0.5, 0.7, 0.8, 1.0)
     betas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
 
     def first(self, dataset: str) -> str:
@@ -40,7 +41,8 @@ SCALES: Mapping[str, Scale] = {
             datasets=("digits",),
             fractions=(0.25, 0.5),
             seeds=(0,),
-            sweep=(0.3, 0.6),
+            lambdas=(0.3, 0.6),
+            deltas=(0.3, 0.7),
             betas=(0.1, 0.9),
         ),
         Scale(

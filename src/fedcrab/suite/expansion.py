@@ -92,8 +92,14 @@ def _configs(suite: Suite) -> Iterator[tuple[Config, Labels]]:
 
 def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
     """Each axis by the label of its value; those that the suite leaves alone, by the configuration."""
-    if config.attack is None or not config.attack.fraction:
-        raise ConfigError("a suite recovers from attacks: name some in attacks, with fractions above 0")
+    clients = config.clients.count
+    if config.attack is None:
+        raise ConfigError("a suite recovers from attacks, and its base has none: name some in attacks")
+    if not 0 < round(config.attack.fraction * clients) < clients:
+        raise ConfigError(
+            f"a fraction of {config.attack.fraction:g} of {clients} clients leaves no attacker or nobody else; "
+            "choose one in between"
+        )
     own: dict[str, str | float] = {
         "dataset": config.data.name,
         "model": config.model,

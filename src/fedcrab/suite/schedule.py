@@ -1,6 +1,6 @@
 """Trainings side by side, each in a process of its own, until every cell is there.
 
-With as many trainings as cores each gets one core; a lone training gets them all. Two on one core each are
+With as many trainings as cores each gets one core; a lone training gets them all, unless told otherwise. Two on one core each are
 faster than one on two: what a server does alone between rounds then keeps only one core waiting.
 """
 
@@ -54,7 +54,7 @@ def run_jobs(
         raise ConfigError(f"jobs must be 1 or more, got {jobs}")
     groups = [group for group in trainings(cells).values() if not all(store.sound(c.key) for c in group)]
     side_by_side = min(jobs or cores(), max(len(groups), 1))
-    each = cores() // side_by_side
+    each = cores() // (jobs or side_by_side)
     waiting: Queue[tuple[str, str]] = Queue()
     for group in groups:
         request = request_of(group, store.results, workers=each if each > 1 else 0, keep=keep)

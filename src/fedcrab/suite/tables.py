@@ -29,21 +29,32 @@ class Table:
     note: str = ""
 
 
-def summary(rows: Sequence[Row], measures: Sequence[str], *, reference: str, compared: str = "ta") -> Table:
-    """One line a setting and method."""
-    groups = grouped(rows)
-    apart = differences(groups, reference, compared)
+def summary(
+    rows: Sequence[Row], measures: Sequence[str], *, reference: str, compared: str | None = "ta"
+) -> Table:
+    """One line a setting and method; ``compared`` is the measure that is tested against the reference."""
+    groups, axes = grouped(rows), varying(rows)
+    lines = {
+        place: (*(_word(group[0][axis]) for axis in axes), place[-1], *(cell(group, m) for m in measures))
+        for place, group in groups.items()
+    }
+    heads = (*axes, "method", *(MEASURES[name] for name in measures))
+    note = "Mean ± standard deviation over seeds."
+    if compared is not None:
+        heads, lines, note = (*heads, f"Δ {MEASURES[compared]}"), *_tested(groups, lines, reference, compared)
+    counted = tuple((*line, str(len(groups[place]))) for place, line in lines.items())
+    return Table((*heads, "seeds"), counted, note)
+
+
+def _tested(
+    groups: dict[Setting, list[Row]], lines: dict[Setting, tuple[str, ...]], reference: str, measure: str
+) -> tuple[dict[Setting, tuple[str, ...]], str]:
+    """The lines with the difference to the reference, and how it was tested."""
+    apart = differences(groups, reference, measure)
     p_values = holm({place: d.p for place, d in apart.items() if d.p is not None})
-    axes = varying(rows)
-    lines = []
-    for place, group in groups.items():
-        named = tuple(_word(group[0][axis]) for axis in axes)
-        cells = (cell(group, name) for name in measures)
-        told = _difference(apart.get(place), p_values.get(place), compared)
-        lines.append((*named, place[-1], *cells, told, str(len(group))))
-    heads = (*axes, "method", *(MEASURES[name] for name in measures), f"Δ {MEASURES[compared]}", "seeds")
-    note = NOTE.format(measure=MEASURES[compared], reference=reference, count=len(p_values), level=LEVEL)
-    return Table(heads, tuple(lines), note)
+    told = {place: _difference(apart.get(place), p_values.get(place), measure) for place in lines}
+    note = NOTE.format(measure=MEASURES[measure], reference=reference, count=len(p_values), level=LEVEL)
+    return {place: (*line, told[place]) for place, line in lines.items()}, note
 
 
 def grouped(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
