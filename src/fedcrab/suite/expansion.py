@@ -97,8 +97,8 @@ def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
         raise ConfigError("a suite recovers from attacks, and its base has none: name some in attacks")
     if not 0 < round(config.attack.fraction * clients) < clients:
         raise ConfigError(
-            f"a fraction of {config.attack.fraction:g} of {clients} clients leaves no attacker or nobody else; "
-            "choose one in between"
+            f"a fraction of {config.attack.fraction:g} of {clients} clients leaves no attacker or "
+            "nobody else; choose one in between"
         )
     own: dict[str, str | float] = {
         "dataset": config.data.name,

@@ -1,7 +1,8 @@
 """Trainings side by side, each in a process of its own, until every cell is there.
 
-With as many trainings as cores each gets one core; a lone training gets them all, unless told otherwise. Two on one core each are
-faster than one on two: what a server does alone between rounds then keeps only one core waiting.
+With as many trainings as cores each gets one core; a lone training gets them all, unless told otherwise.
+Two on one core each are faster than one on two: what a server does alone between rounds then keeps only one
+core waiting.
 """
 
 from __future__ import annotations
