@@ -157,6 +157,10 @@ def recover(
     method: Annotated[
         str, typer.Option(help="crab-hardened, crab-paper, federaser, fedrecover, retrain, or all.")
     ] = "crab-hardened",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting: beta=0.1, cap=2, settle=4."),
+    ] = None,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
@@ -166,7 +170,9 @@ def recover(
     """
     from fedcrab.experiment.recover_command import recover_command
 
-    rows, refused = recover_command(directory, _ids(malicious), method, out, workers=workers)
+    rows, refused = recover_command(
+        directory, _ids(malicious), method, out, changes=changes or (), workers=workers
+    )
     _show_methods(rows, refused, as_json)
 
 

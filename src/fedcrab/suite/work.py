@@ -108,7 +108,7 @@ class Work:
             return poisoned(history), tuple((e.index, 0, _real(e.loss), None) for e in history.rounds)
         source = self._histories.selected(history, method.selection)
         bad, spent = self._setup.attackers.clients, 0
-        told = {"decision": dict(method.plan), **dict(method.settings)}
+        told = {**dict(method.plan), **dict(method.settings)}
         recovery, probe = Recovery(method.name, source, bad, self._setup, **told), self._setup.probe
         for step in recovery:
             spent += len(step.asked)
