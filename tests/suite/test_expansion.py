@@ -11,6 +11,7 @@ from fedcrab.suite.expansion import Cell, expand
 from fedcrab.suite.job import cells_of, request_of
 from fedcrab.suite.schedule import trainings
 
+ROOT = Path(__file__).parent.parent.parent
 FULL = Suite(
     base="paper-mnist",
     set={"rounds": 7},
@@ -130,6 +131,20 @@ def test_options_reach_the_decision_the_method_and_its_history() -> None:
     assert one(methods=[MethodChoice(method="federaser", history={"n": 1})]).method.selection == Every(1)
 
 
+def test_a_method_in_one_line() -> None:
+    line = one(methods=["crab-hardened beta=0.1 gap=false"])
+    table = one(methods=[MethodChoice(method="crab-hardened", beta=0.1, gap=False)])
+    assert line.key == table.key
+    assert line.method.label == "crab-hardened beta=0.1 gap=false"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda p: p.stem)
+def test_the_suites_of_the_project_can_be_run(path: Path) -> None:
+    cells = expand(load_suite(path))
+    assert {dict(cell.labels)["dataset"] for cell in cells} == {"mnist"}
+    assert len({cell.key for cell in cells}) == len(cells)
+
+
 def test_a_job_is_asked_for_the_same_cells() -> None:
     import json
 
@@ -144,6 +159,8 @@ def test_a_job_is_asked_for_the_same_cells() -> None:
         ("sedes = [1]", "no setting 'sedes'"),
         ("seeds = []", "at least one seed"),
         ('methods = ["pray"]', "no method 'pray'; there are retrain"),
+        ('methods = ["crab-paper hope=1"]', "has no option 'hope'"),
+        ('methods = ["  "]', "a method has no name"),
         ('methods = [{method = "crab-paper", gamma = 1}]', "has no option 'gamma'"),
         ('methods = [{method = "crab-paper", history = {n = 1}}]', "has no setting 'n'"),
         ('methods = ["crab-paper", {method = "crab-hardened", label = "crab-paper"}]', "two methods"),

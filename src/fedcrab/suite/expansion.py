@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from fedcrab.errors import ConfigError
-from fedcrab.experiment.config import Config, Kept, read_table, validated
+from fedcrab.experiment.config import Config, Kept, read_table, settings, validated
 from fedcrab.suite.description import Choice, MethodChoice, Suite
 from fedcrab.suite.identity import identity, key_of
 from fedcrab.suite.method import POISONED, Resolved, resolve
@@ -63,7 +63,7 @@ def expand(suite: Suite) -> list[Cell]:
 
 
 def _methods(suite: Suite) -> list[tuple[MethodChoice, Resolved]]:
-    named = [m if isinstance(m, MethodChoice) else MethodChoice(method=m) for m in suite.methods]
+    named = [m if isinstance(m, MethodChoice) else _spoken(m) for m in suite.methods]
     always = [(c, resolve(c)) for c in (MethodChoice(method=name) for name in ALWAYS)]
     standing = [method for _, method in always]
     methods = [*always, *((c, m) for c, m in ((c, resolve(c)) for c in named) if m not in standing)]
@@ -73,6 +73,14 @@ def _methods(suite: Suite) -> list[tuple[MethodChoice, Resolved]]:
     if suite.reference not in labels:
         raise ConfigError(f"the reference {suite.reference!r} is not among the suite's methods")
     return methods
+
+
+def _spoken(text: str) -> MethodChoice:
+    """A method as one line: its name, then options such as ``beta=0.1``."""
+    if not text.strip():
+        raise ConfigError('a method has no name; methods are told as in methods = ["crab-paper"]')
+    method, *options = text.split()
+    return MethodChoice(method=method, label=text, **settings(options))
 
 
 def _configs(suite: Suite) -> Iterator[tuple[Config, Labels]]:
