@@ -9,6 +9,7 @@ import pytest
 from fedcrab import ConfigError
 from fedcrab.reproduce.claims import TESTS, Seen
 from fedcrab.reproduce.command import Reproduced, reproduce_command
+from fedcrab.reproduce.formulas import formulas
 from fedcrab.reproduce.items import ITEMS
 from fedcrab.reproduce.paper import claims, figures
 from fedcrab.reproduce.scales import SCALES
@@ -92,6 +93,26 @@ def test_every_figure_of_the_paper_has_its_cell_and_every_claim_its_test() -> No
         assert claims(name)
         assert all(claim.test in TESTS for claim in claims(name))
     assert {claim.test for name in ITEMS for claim in claims(name)} == set(TESTS)
+
+
+def test_the_formulas_by_hand() -> None:
+    """Table II for 20 clients, 40 rounds, a model of 1,000 numbers; half of the clients honest."""
+    cells = [cell for cell in CELLS["memory"][1] if dict(cell.labels)["fraction"] == 0.5]
+    rows = [
+        {**dict(cell.labels), "key": cell.key, "parameters": 1000, "bytes": 5000, "client_rounds": 240}
+        for cell in cells
+    ]
+    told = {line[0]: line for line in formulas(rows, cells).rows}
+    assert told["retrain"][1:4] == ("O(CMT)", "3.2 MB", "nothing is needed")
+    assert told["federaser"][1:4] == ("O(CM⌊T/Δt⌋)", "3.2 MB", "5 kB")
+    assert told["crab-paper"][1:4] == ("O(λδCMT)", "1.34 MB", "5 kB")  # 0.6 × 0.7 × 3.2
+    assert [told[m][5] for m in ("retrain", "federaser", "fedrecover", "crab-paper")] == [
+        "40",
+        "40",
+        "12",
+        "24",
+    ]
+    assert told["crab-paper"][6] == "24.0"
 
 
 def row(method: str, **more: object) -> dict[str, object]:

@@ -60,7 +60,14 @@ def _draw(path: Path, dataset: str, panels: Mapping[float, Mapping[str, list[tup
     )
     for ax, (fraction, methods) in zip(axes[0], sorted(panels.items()), strict=True):
         for (method, points), colour in zip(methods.items(), COLOURS, strict=False):
-            ax.plot(*zip(*points, strict=True), color=colour, linewidth=1.3, label=method)
+            ax.plot(
+                *zip(*points, strict=True),
+                color=colour,
+                marker=".",
+                markersize=4,
+                linewidth=1.2,
+                label=method,
+            )
         ax.set(title=f"{dataset}, {fraction:.0%} malicious", xlabel="recovery round", yscale="log")
         ax.grid(alpha=0.25)
     axes[0][0].set_ylabel("loss on the probe set")

@@ -43,9 +43,8 @@ class Benched:
         shown = RichTable(*self.table.columns, title=f"{self.place}", title_justify="left")
         for row in self.table.rows:
             shown.add_row(*(Text(word) for word in row))
-        told = (
-            f"{len(self.rows)} of {self.cells} cells; {self.place}/ has results.csv, table.md, .csv and .tex"
-        )
+        files = "results.csv, table.md, table.csv and table.tex"
+        told = f"{len(self.rows)} of {self.cells} cells; {self.place}/ has {files}"
         failures = [Text(f"{key}: {why}") for key, why in self.failed.items()]
         return [shown, Text(self.table.note), *failures, Text(told)]
 
