@@ -42,11 +42,17 @@ def test_console_blocks_show_what_the_commands_print(document: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
-def test_toml_blocks_are_configurations(document: Path) -> None:
+def test_toml_blocks_are_configurations_or_suites(document: Path) -> None:
     from fedcrab.experiment.config import Config
+    from fedcrab.suite.description import Suite
+    from fedcrab.suite.expansion import expand
 
     for block in blocks(document, "toml"):
-        assert Config.model_validate(tomllib.loads(block)).rounds
+        table = tomllib.loads(block)
+        if "base" in table:
+            assert expand(Suite.model_validate(table))
+        else:
+            assert Config.model_validate(table).rounds
 
 
 def assert_shown(expected: str, printed: str) -> None:

@@ -9,6 +9,8 @@ ORDER = [
     "__main__",
     "cli",
     "demo",
+    "reproduce",
+    "suite",
     "flower",
     "report",
     "named",

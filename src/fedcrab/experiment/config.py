@@ -113,9 +113,19 @@ def presets() -> dict[str, str]:
 
 def load(source: str, changes: Sequence[str] = ()) -> Config:
     """The configuration in a TOML file or of a preset, with changes such as ``attack.fraction=0.5``."""
-    table = _parse(source, _text(source))
+    table = read_table(source)
     for change in changes:
         _change(table, change)
+    return validated(source, table)
+
+
+def read_table(source: str) -> dict[str, Any]:
+    """The TOML of a file or of a preset, as it stands."""
+    return _parse(source, _text(source))
+
+
+def validated(source: str, table: Mapping[str, Any]) -> Config:
+    """The configuration that a table describes."""
     try:
         return Config.model_validate(table)
     except ValidationError as error:
