@@ -51,11 +51,15 @@ class Deployment:
         self.port, self.names = free_port(), [f"site-{i}" for i in range(sites)]
         self.ca = authority(place / "tls")
         self.home.mkdir()
-        (self.home / "config.toml").write_text(
-            f'[superlink]\ndefault = "trial"\n\n[superlink.trial]\naddress = "127.0.0.1:{self.port}"\n'
-            f'root-certificates = "{self.ca}"\n'
-        )
+        self.configure(f'root-certificates = "{self.ca}"')
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def configure(self, security: str) -> None:
+        """Where the `flwr` command finds the SuperLink."""
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "trial"\n\n[superlink.trial]\n'
+            f'address = "127.0.0.1:{self.port}"\n{security}\n'
+        )
 
     def start(self, name: str, *command: str) -> None:
         with (self.place / f"{name}.log").open("ab") as out:
@@ -74,14 +78,21 @@ class Deployment:
         given = [str(tls / f) if not f.startswith("--") else f for f in files]
         options = ("--port", str(self.port), "--enable-supernode-auth", "--database", "state.db")
         self.start("link", "flower-superlink", *given, *options)
-        self.wait_for("link", "Uvicorn running|Application startup complete", 60)
+        self.wait_for("link", "Uvicorn running", 90)
+
+    def start_simulation(self) -> None:
+        """The SuperLink that `flwr run` starts by itself for a simulation, on a port of this trial."""
+        self.configure("insecure = true")
+        self.start("link", "flower-superlink", "--insecure", "--simulation", "--port", str(self.port))
+        self.wait_for("link", "Uvicorn running", 90)
 
     @functools.cached_property
     def control(self) -> ControlHttpClient:
         """What the `flwr` command talks through, without a process for every question."""
         version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
-        address = f"127.0.0.1:{self.port}"
-        return ControlHttpClient.from_server_address(address, False, str(self.ca), [version])
+        plain = "insecure" in (self.home / "config.toml").read_text()
+        trusted = None if plain else str(self.ca)
+        return ControlHttpClient.from_server_address(f"127.0.0.1:{self.port}", plain, trusted, [version])
 
     def register(self) -> None:
         """What `flwr supernode register KEY --name NAME` does."""
@@ -106,10 +117,10 @@ class Deployment:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def flwr_run(self, **config: object) -> str:
+    def flwr_run(self, *more: str, app: Path = APP, **config: object) -> str:
         """Start a run of the app; its id."""
         told = " ".join(f"{k.replace('_', '-')}={_toml(v)}" for k, v in config.items())
-        out = self.run([str(BIN / "flwr"), "run", str(APP), "--run-config", told])
+        out = self.run([str(BIN / "flwr"), "run", str(app), "--run-config", told, *more])
         return re.search(r"started run (\d+)", out).group(1)
 
     def status(self, run: str) -> str:
@@ -147,6 +158,19 @@ class Deployment:
     def close(self) -> None:
         for name in list(self.processes):
             self.kill(name)
+        for pid in self.ours():  # what the SuperLink and the SuperNodes had started
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def ours(self, word: str = "") -> list[int]:
+        """The processes of this trial whose command has this word in it."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"FLWR_HOME={self.home}\0".encode() in (process / "environ").read_bytes():
+                    command = (process / "cmdline").read_bytes().decode(errors="replace")
+                    found += [int(process.name)] if word in command else []
+        return sorted(found)
 
 
 def _toml(value: object) -> str:
@@ -164,6 +188,17 @@ def deployed(place: Path, sites: int) -> Iterator[Deployment]:
             trial.start_node(name)
         for name in trial.names:
             trial.wait_for(name, "SuperNode ID", 60)
+        yield trial
+    finally:
+        trial.close()
+
+
+@contextlib.contextmanager
+def simulated(place: Path) -> Iterator[Deployment]:
+    """A SuperLink that simulates its nodes."""
+    trial = Deployment(place, 0)
+    try:
+        trial.start_simulation()
         yield trial
     finally:
         trial.close()
