@@ -91,7 +91,7 @@ class Deployment:
         """What the `flwr` command talks through, without a process for every question."""
         version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
         plain = "insecure" in (self.home / "config.toml").read_text()
-        trusted = None if plain else str(self.ca)
+        trusted = None if plain else self.ca.read_bytes()
         return ControlHttpClient.from_server_address(f"127.0.0.1:{self.port}", plain, trusted, [version])
 
     def register(self) -> None:
@@ -156,6 +156,8 @@ class Deployment:
         process.wait()
 
     def close(self) -> None:
+        if "control" in self.__dict__:
+            self.control.close()
         for name in list(self.processes):
             self.kill(name)
         for pid in self.ours():  # what the SuperLink and the SuperNodes had started

@@ -49,6 +49,7 @@ def bare(clients: tuple[str, ...]) -> list[str]:
     return [client.rpartition("-")[2] for client in clients]
 
 
+@pytest.mark.slow
 def test_the_simulation_engine_gives_the_same(tmp_path: Path) -> None:
     with simulated(tmp_path / "trial") as trial:
         engine = ("--federation-config", "num-supernodes=8 client-resources-num-cpus=1")
