@@ -18,6 +18,7 @@ from flwr.supercore import log
 
 from fedcrab.errors import ConfigError, FleetError
 
+SHORTEST, WAIT = 0.01, 0.02  # seconds between two looks, and as a share of the wait so far
 Reason = str
 Judge = Callable[[int, Message], Reason | None]  # why the answer of a node cannot be used, or None
 
@@ -30,7 +31,7 @@ class Patience:
     quorum: float = 0.5  # the share of those asked whose usable answers a round needs; at least one client
     attempts: int = 3  # how often a round is tried before giving up
     pause: float = 5.0  # seconds before the second attempt, twice as long before the third, and so on
-    poll: float = 0.25  # seconds between two looks
+    poll: float = 1.0  # seconds between two looks at most; a fiftieth of the wait before that
 
     def __post_init__(self) -> None:
         times = self.deadline, self.poll, self.pause
@@ -105,7 +106,7 @@ def _anew(message: Message) -> Message:
 
 def _collect(grid: Grid, waiting: dict[str, int], patience: Patience, judge: Judge, replies: Replies) -> None:
     """Take answers in until each node has one that can be used, nothing is to come, or time is up."""
-    end = time.monotonic() + patience.deadline
+    begun = time.monotonic()
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -113,9 +114,10 @@ def _collect(grid: Grid, waiting: dict[str, int], patience: Patience, judge: Jud
                 _take(node, reply, judge, replies)
         for name in [name for name, node in waiting.items() if node in replies.usable]:
             del waiting[name]
-        if not waiting or time.monotonic() >= end:
+        waited = time.monotonic() - begun
+        if not waiting or waited >= patience.deadline:
             return
-        time.sleep(patience.poll)
+        time.sleep(min(patience.poll, max(SHORTEST, WAIT * waited)))
 
 
 def _take(node: int, reply: Message, judge: Judge, replies: Replies) -> None:
