@@ -13,13 +13,14 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
-from fedcrab.experiment.config import load
+from fedcrab.experiment import names
+from fedcrab.experiment.config import load, settings
 from fedcrab.experiment.recovery import judged, poisoned, recovered
 from fedcrab.experiment.rerecord import rerecord
 from fedcrab.experiment.setup import open_history, prepare, run
-from fedcrab.history import Every, Everything, History, Selective
+from fedcrab.history import Every, History, Selective
 from fedcrab.report.tables import size
 
 SEEDS, FRACTIONS = (0, 1, 2), (0.1, 0.25, 0.5)
@@ -33,13 +34,19 @@ ATTACKS = {
     "backdoor": ["attack.name=backdoor", "attack.settings.boost=3.0"],
     "noise-trim": ["attack.name=noise-trim", "attack.settings.scale=5.0"],
 }
-METHODS = {
-    "retrain": Selective,
-    "federaser": lambda: Every(2),
-    "fedrecover": Everything,
-    "crab-paper": Selective,
-    "crab-hardened": Selective,
-}
+CAREFUL = "crab-hardened beta=0.1"
+METHODS = ["retrain", "federaser", "fedrecover", "crab-paper", "crab-hardened", CAREFUL]
+TRIED = [  # with the first seed, to find out what each option does
+    "federaser ratio=1.0",
+    "crab-paper beta=0.1",
+    "crab-hardened beta=0.05",
+    "crab-hardened beta=1.0",
+    "crab-hardened beta=0.1 gap=false",
+    "crab-hardened beta=0.1 cap=2.0",
+    "crab-hardened beta=0.1 cap=100.0",
+    "crab-hardened beta=0.1 settle=0",
+    "crab-hardened beta=0.1 settle=5",
+]
 
 
 def cells() -> dict[str, list[str]]:
@@ -47,8 +54,8 @@ def cells() -> dict[str, list[str]]:
     found = {}
     for seed in SEEDS:
         for fraction in FRACTIONS:
-            for attack, settings in ATTACKS.items():
-                changes = ["model=mlp", f"attack.fraction={fraction}", f"seed={seed}", *settings]
+            for attack, chosen in ATTACKS.items():
+                changes = ["model=mlp", f"attack.fraction={fraction}", f"seed={seed}", *chosen]
                 found[f"mlp-{attack}-{fraction:.0%}-{seed}"] = [*COMMON, *changes]
         convex = ["model=softmax", "attack.fraction=0.25", f"seed={seed}", *ATTACKS["backdoor"]]
         found[f"softmax-backdoor-25%-{seed}"] = [*COMMON, *convex]
@@ -66,17 +73,19 @@ def run_cell(changes: list[str]) -> list[dict[str, object]]:
         for selection in (Selective(), Every(2)):
             name = type(selection).__name__
             kept[name] = rerecord(kept["Everything"], Path(place) / name, selection)
-        outcomes = [poisoned(kept["Everything"])]
-        for method, selection in METHODS.items():
-            source = kept[type(selection()).__name__]
-            outcomes.append(recovered(method, source, setup.attackers.clients, setup))
-        retrained = outcomes[1].model
-        rows = [judged(setup, outcome, retrained) for outcome in outcomes]
+        outcomes = {"poisoned": poisoned(kept["Everything"])}
+        for asked in [*METHODS, *(TRIED if setup.config.seed == SEEDS[0] else [])]:
+            method, *options = asked.split()
+            source = kept[type(names.METHODS[method].selection).__name__]
+            malicious = setup.attackers.clients
+            outcomes[asked] = recovered(method, source, malicious, setup, **settings(options))
+        retrained = outcomes["retrain"].model
+        rows = [{**judged(setup, each, retrained), "method": asked} for asked, each in outcomes.items()]
     setup.close()
     return rows
 
 
-def table(results: dict[str, list[dict[str, float]]]) -> str:
+def table(results: dict[str, list[dict[str, float]]], methods: list[str]) -> str:
     """The cells as markdown, mean ± spread over the seeds."""
     lines = [
         "| setting | method | TA % | ASR % | rollback | rounds | client-rounds | s | history | distance |",
@@ -84,20 +93,28 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
     ]
     for setting in dict.fromkeys(name.rsplit("-", 1)[0] for name in results):
         group = [rows for name, rows in results.items() if name.rsplit("-", 1)[0] == setting]
-        for place, first in enumerate(group[0]):
-            rows = [rows[place] for rows in group]
-            cell = [
-                spread([100 * r["ta"] for r in rows]),
-                spread([100 * r["asr"] for r in rows]) if first["asr"] is not None else "-",
-                ", ".join(str(r["rollback_round"]) for r in rows) if first["rounds"] else "-",
-                f"{mean(r['rounds'] for r in rows):.0f}" if first["rounds"] else "-",
-                f"{mean(r['client_rounds'] for r in rows):.0f}" if first["rounds"] else "-",
-                spread([r["seconds"] for r in rows]) if first["rounds"] else "-",
-                size(mean(r["bytes"] for r in rows)) if first["bytes"] else "-",
-                spread([r["distance"] for r in rows], 2),
-            ]
-            lines.append(f"| {setting} | {first['method']} | {' | '.join(cell)} |")
+        for method in methods:
+            rows = [row for rows in group for row in rows if row["method"] == method]
+            if rows:
+                lines.append(f"| {setting} | {method} | {' | '.join(_cells(rows))} |")
     return "\n".join(lines)
+
+
+def _cells(rows: list[dict[str, float]]) -> list[str]:
+    quality = [
+        spread([100 * r["ta"] for r in rows]),
+        spread([100 * r["asr"] for r in rows]) if rows[0]["asr"] is not None else "-",
+    ]
+    cost = ["-"] * 5
+    if rows[0]["rounds"]:
+        cost = [
+            ", ".join(str(r["rollback_round"]) for r in rows) if "crab" in rows[0]["method"] else "0",
+            f"{mean(r['rounds'] for r in rows):.0f}",
+            f"{mean(r['client_rounds'] for r in rows):.0f}",
+            f"{median(r['seconds'] for r in rows):.1f}",
+            size(round(mean(r["bytes"] for r in rows))) if rows[0]["bytes"] else "-",
+        ]
+    return [*quality, *cost, spread([r["distance"] for r in rows], 2)]
 
 
 def spread(values: list[float], digits: int = 1) -> str:
@@ -120,7 +137,10 @@ def main() -> None:
             print(name, flush=True)
     done = [arguments.results / f"{name}.json" for name in cells()]
     found = {path.stem: json.loads(path.read_text())["methods"] for path in done if path.exists()}
-    print(table(found))
+    print(table(found, ["poisoned", *METHODS]))
+    first = {name: rows for name, rows in found.items() if name.endswith(f"-{SEEDS[0]}")}
+    print("\nWith the first seed:\n")
+    print(table(first, ["retrain", CAREFUL, *TRIED]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ with SimulatedFleet(data, parts, name, seed=0, local=local, workers=trial.cores)
     model = initial_model(fleet.architecture, seed=0)
     for index in range(trial.rounds):
         updates = fleet.train(model, fleet.clients, round=index)
-        model = model + np.average(updates.vectors, axis=0, weights=updates.weights).astype(np.float32)
+        model = model + np.float32(updates.weights / updates.weights.sum()) @ updates.vectors
         trial.round_done()
 accuracy = Predictor(fleet.architecture).accuracy(model, trial.test_x, trial.test_y)
 trial.report(accuracy)

@@ -19,6 +19,7 @@ from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.history import History
 from fedcrab.history.summary import to_table
 from fedcrab.report import tables
+from fedcrab.report.certificate import certificate_tables
 from fedcrab.rollback import PRESETS, plan
 
 app = typer.Typer(
@@ -34,6 +35,12 @@ Rule = StrEnum("Rule", ["prefix", "last"])
 Preset = StrEnum("Preset", ["hardened", "paper"])
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a history.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core unless given.")]
+HistoryPlace = Annotated[
+    Path | None, typer.Option("--history", metavar="DIR", help="Where the history is, if it was moved.")
+]
+Retrained = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="A retraining; the folder 'retrain' beside, unless told.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
@@ -157,6 +164,10 @@ def recover(
     method: Annotated[
         str, typer.Option(help="crab-hardened, crab-paper, federaser, fedrecover, retrain, or all.")
     ] = "crab-hardened",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting: beta=0.1, cap=2, settle=4."),
+    ] = None,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
@@ -166,7 +177,9 @@ def recover(
     """
     from fedcrab.experiment.recover_command import recover_command
 
-    rows, refused = recover_command(directory, _ids(malicious), method, out, workers=workers)
+    rows, refused = recover_command(
+        directory, _ids(malicious), method, out, changes=changes or (), workers=workers
+    )
     _show_methods(rows, refused, as_json)
 
 
@@ -192,14 +205,60 @@ def _show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: 
     _print(*(f"{name}: {why}" for name, why in refused.items()))
 
 
+@app.command("certify", epilog="Example: fedcrab certify recovered/crab-hardened --assume expansion=1")
+def certify_command(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote for one method.")],
+    assume: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Declare a constant of the training.")
+    ] = None,
+    history: HistoryPlace = None,
+    retrained: Retrained = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of noise on the rollback model.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of noise on the rollback model.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Sign with this Ed25519 private key (PEM).")] = None,
+    estimate: Annotated[bool, typer.Option(help="Guess constants that are not declared.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """State what can be proved of a recovery, under what, and bind it to history and models by hashes."""
+    from fedcrab.certify import command
+
+    path, table = command.certify_command(
+        directory,
+        assume=assume or [],
+        history=history,
+        retrained=retrained,
+        epsilon=epsilon,
+        delta=delta,
+        key=key,
+        estimate=estimate,
+    )
+    if as_json:
+        _print_json(table)
+    else:
+        _print(*certificate_tables(path, table))
+
+
 @app.command(epilog="Example: fedcrab verify my-history")
-def verify(directory: Directory, as_json: AsJson = False) -> None:
-    """Check every byte of a history against its hashes."""
-    problems = History.verify(directory)
+def verify(
+    place: Annotated[Path, typer.Argument(metavar="PATH", help="A history, a certificate or its folder.")],
+    history: HistoryPlace = None,
+    retrained: Retrained = None,
+    key: Annotated[Path | None, typer.Option(help="Check the signature by this public key (PEM).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check every byte of a history against its hashes, or recompute a certificate from its history."""
+    from fedcrab.certify import command
+
+    certificate = command.certificate_at(place)
+    if certificate is None:
+        problems, fine = History.verify(place), "whole, every hash holds"
+    else:
+        problems = command.verify_certificate(certificate, history=history, retrained=retrained, key=key)
+        fine = "every field comes out again"
     if as_json:
         _print_json({"ok": not problems, "problems": problems})
     else:
-        _print(*(problems or [f"{directory}: whole, every hash holds"]))
+        _print(*(problems or [f"{place}: {fine}"]))
     if problems:
         raise typer.Exit(2)
 

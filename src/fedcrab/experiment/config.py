@@ -141,6 +141,14 @@ def _parse(source: str, text: str) -> dict[str, Any]:
         raise ConfigError(f"{source}: not TOML ({error})") from error
 
 
+def settings(changes: Sequence[str]) -> dict[str, Any]:
+    """Settings such as ``beta=0.1``, as a table."""
+    table: dict[str, Any] = {}
+    for change in changes:
+        _change(table, change)
+    return table
+
+
 def _change(table: dict[str, Any], change: str) -> None:
     """Put one ``a.b=value`` into the table; the value is TOML, or else a plain word."""
     path, equals, value = change.partition("=")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.experiment import names
-from fedcrab.experiment.config import Config
+from fedcrab.experiment.config import Config, settings
+from fedcrab.experiment.declared import write_certificate_of
 from fedcrab.experiment.recovery import Outcome, Recovery, judged, poisoned
 from fedcrab.experiment.results import read_results, write_result
 from fedcrab.experiment.setup import Setup, prepare
@@ -31,18 +32,29 @@ def setup_of(history: History, workers: int | None) -> Setup:
 
 
 def recover_command(
-    directory: Path, malicious: Collection[ClientId], method: str, out: Path, *, workers: int | None = None
+    directory: Path,
+    malicious: Collection[ClientId],
+    method: str,
+    out: Path,
+    *,
+    changes: Sequence[str] = (),
+    workers: int | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Recover by one method or by all that the history allows; the rows, and why others are not allowed."""
+    """Recover by one method or by all that the history allows; the rows, and why others are not allowed.
+
+    ``changes`` are settings of the one method, such as ``beta=0.1``.
+    """
     if method != "all":
         names.look_up("method", method, names.METHODS)
+    elif changes:
+        raise ConfigError("--set is for one method: name it by --method")
     history = History.open(directory)
     setup = setup_of(history, workers)
     outcomes, refused = [poisoned(history)], dict[str, str]()
     try:
         for name in names.METHODS if method == "all" else (method,):
             try:
-                recovery = Recovery(name, history, malicious, setup, saved=out / name)
+                recovery = Recovery(name, history, malicious, setup, saved=out / name, **settings(changes))
             except HistoryError as error:
                 refused[name] = str(error)
                 continue
@@ -60,6 +72,9 @@ def _write(out: Path, history: History, setup: Setup, outcomes: Collection[Outco
     for outcome, row in zip(outcomes, rows, strict=True):
         if outcome.plan is not None:
             write_result(out / outcome.method, history, outcome, row)
+    for outcome in outcomes:
+        if outcome.plan is not None:
+            write_certificate_of(out / outcome.method, outcome.plan, setup)
     return rows
 
 

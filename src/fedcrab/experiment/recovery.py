@@ -20,6 +20,8 @@ from fedcrab.recover.progress import resumable, saved_model, saved_steps
 from fedcrab.rollback import Plan, plan
 from fedcrab.types import ClientId, Vector
 
+PLANNED = ("beta", "evidence", "rule")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -47,9 +49,13 @@ class Recovery:
         saved: Path | None = None,
         **changes: Any,
     ) -> None:
-        """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on."""
+        """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on.
+
+        ``changes`` are other values for the method's own settings, and for the plan's beta, evidence, rule.
+        """
         row = names.look_up("method", method, names.METHODS)
-        self.method, self.plan = method, plan(history, malicious, **row.plan)
+        planned = {name: changes.pop(name) for name in PLANNED if name in changes}
+        self.method, self.plan = method, plan(history, malicious, **{**row.plan, **planned})
         self._fleet = MeteredFleet(setup.fleet, epochs=setup.config.local.epochs)
         self._saved, self._seconds = saved, 0.0
         self._last: Vector | None = None
@@ -61,7 +67,7 @@ class Recovery:
             what, row.function, self.plan, self._fleet, settings=settings, **fixed
         )  # refused here, before anything is written, where the history does not have what it needs
         if saved is not None:
-            request = {"method": method, **settings}
+            request = {"method": method, **planned, **settings}
             self._steps = resumable(
                 saved, row.function, self.plan, self._fleet, request=request, **settings, **fixed
             )

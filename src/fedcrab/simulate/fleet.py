@@ -81,11 +81,11 @@ class SimulatedFleet:
             raise ConfigError(f"epochs must be 0 or more, got {epochs}")
         if np.shape(model) != (size,):
             raise ConfigError(f"the model has {size} numbers, got an array of shape {np.shape(model)}")
-        call = self._plant.shelf.allocate([("f4", [size]), ("f4", [len(asked), size])])
-        call.arrays[0][:] = model
-        self._run(self._jobs(call, asked, round, epochs))
+        with self._plant.shelf.lend([("f4", [size]), ("f4", [len(asked), size])]) as call:
+            call.arrays[0][:] = model
+            self._run(self._jobs(call, asked, round, epochs))
+            updates = np.array(call.arrays[1], np.float32)
         weights = np.array([self._holdings[client].count for client in asked], np.float64)
-        updates = np.array(call.arrays[1], np.float32)  # a copy: a mapping holds on to a file descriptor
         return Updates(asked, updates, weights)
 
     def _known(self, clients: Sequence[ClientId]) -> tuple[ClientId, ...]:

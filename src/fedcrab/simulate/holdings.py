@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +21,24 @@ class Shelf:
 
     def __init__(self) -> None:
         self._pieces: weakref.WeakValueDictionary[int, Shared] = weakref.WeakValueDictionary()
+        self._spare: list[Shared] = []
 
     def allocate(self, spec: Spec) -> Shared:
         """A new piece with arrays of these types and shapes."""
         piece = Shared(spec)
         self._pieces[piece.number] = piece
         return piece
+
+    @contextmanager
+    def lend(self, spec: Spec) -> Iterator[Shared]:
+        """A piece for one round, the one of the round before where it fits: fresh memory is slow to fill.
+
+        After an error it is not used again, since a worker may still write to it.
+        """
+        spare = self._spare.pop() if self._spare else None
+        piece = spare if spare is not None and spare.spec == spec else self.allocate(spec)
+        yield piece
+        self._spare[:] = [piece]
 
     def pieces(self) -> dict[int, Shared]:
         """All that are still held, by number."""

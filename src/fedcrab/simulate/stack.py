@@ -7,6 +7,7 @@ place or its neighbours.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,7 +18,6 @@ from fedcrab.simulate.local import LocalTraining
 
 MINUS_ONE = torch.full((1, 1, 1), -1.0)
 LINE = 16  # float32 numbers in a cache line
-REFILL_NUMBERS = 1 << 18  # in the shuffled examples gathered at a time for one client: 1 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,71 +61,71 @@ class Stack:
     """The tensors of one stack of clients, allocated once for a round."""
 
     def __init__(
-        self, layers: list[Layer], local: LocalTraining, start: Tensor, *, clients: int, longest: int
+        self, layers: list[Layer], local: LocalTraining, starts: Sequence[Tensor], *, batch: int
     ) -> None:
-        self._layers, self._local, self._start = layers, local, start
-        batch, features = min(local.batch, longest), layers[0].inputs
-        whole = max(1, REFILL_NUMBERS // (features * batch)) * batch
-        self.rows = min(whole, -(-longest // batch) * batch)  # a whole number of batches
-        self._x = padded(clients, self.rows, features)
-        self._y = torch.zeros(clients, self.rows, 1, dtype=torch.int64)
+        self._layers, self._local, self._starts, clients = layers, local, starts, len(starts)
         self._outputs = [padded(clients, batch, layer.outputs) for layer in layers]
         self._errors = [padded(clients, batch, layer.outputs) for layer in layers]
         self._ones = padded(clients, 1, batch).fill_(1)
-        self._parameters = [self._loaded(layer, clients) for layer in layers]
+        self._parameters = [self._loaded(layer) for layer in layers]
         self._velocities = [
             [padded(*p.shape).zero_() for p in tensors] if local.momentum else tensors
             for tensors in self._parameters
         ]
-        self._operands: dict[tuple[int, int, int, int], list[_Operands]] = {}
+        self._made: dict[tuple[int, int, int, int], list[_Operands]] = {}
 
-    def _loaded(self, layer: Layer, clients: int) -> list[Tensor]:
-        return [
-            padded(clients, rows, columns).copy_(self._start[at : at + rows * columns].view(rows, columns))
-            for at, rows, columns in layer.shapes()
-        ]
+    def _loaded(self, layer: Layer) -> list[Tensor]:
+        tensors = []
+        for at, rows, columns in layer.shapes():
+            tensor = padded(len(self._starts), rows, columns)
+            for place, start in enumerate(self._starts):
+                tensor[place].copy_(start[at : at + rows * columns].view(rows, columns))
+            tensors.append(tensor)
+        return tensors
 
-    def refill(self, place: int, x: Tensor, y: Tensor, order: Tensor) -> None:
-        """Gather the next examples of the client at ``place``, in its order."""
-        torch.index_select(x, 0, order, out=self._x[place, : len(order)])
-        torch.index_select(y, 0, order, out=self._y[place, : len(order), 0])
-
-    def write_update(self, place: int, update: Tensor) -> None:
+    def update(self, place: int) -> Tensor:
         """Local minus start of the client at ``place``."""
+        start = self._starts[place]
+        local = torch.empty_like(start)
         for layer, tensors in zip(self._layers, self._parameters, strict=True):
             for (at, rows, columns), tensor in zip(layer.shapes(), tensors, strict=True):
-                part = slice(at, at + rows * columns)
-                torch.sub(tensor[place].reshape(-1), self._start[part], out=update[part])
+                local[at : at + rows * columns] = tensor[place].reshape(-1)
+        return local - start
 
-    def step(self, clients: slice, rows: slice) -> None:
-        """One SGD step of these clients on these of the gathered rows."""
-        layers = self._operands_of(clients, rows)
+    def step(self, clients: slice, x: Tensor, labels: Tensor) -> None:
+        """One SGD step of these clients on a batch of each."""
+        layers = self._operands(clients, x)
         for operands in layers[:-1]:
             _forward(operands)
             operands.output.relu_()
         _forward(layers[-1])
-        _softmax_error(layers[-1], self._y[clients, rows])
+        _softmax_error(layers[-1], labels)
         for below, operands in reversed(list(pairwise(layers))):
             _backward(operands, below)
         for operands in layers:  # only now: the errors are made with the weights of the forward pass
             self._descend(operands)
 
-    def _operands_of(self, clients: slice, rows: slice) -> list[_Operands]:
-        key = (clients.start, clients.stop, rows.start, rows.stop)
-        if key not in self._operands:
-            batch = slice(0, rows.stop - rows.start)
-            inputs = [self._x[clients, rows], *(output[clients, batch] for output in self._outputs)]
-            self._operands[key] = [
-                _Operands(
-                    [p[clients] for p in self._parameters[place]],
-                    [v[clients] for v in self._velocities[place]],
-                    [inputs[place], self._ones[clients, :, batch]],
-                    inputs[place + 1],
-                    self._errors[place][clients, batch],
-                )
-                for place in range(len(self._layers))
-            ]
-        return self._operands[key]
+    def _operands(self, clients: slice, x: Tensor) -> list[_Operands]:
+        """Made once for every set of clients and place of their batch."""
+        key = (clients.start, clients.stop, x.shape[1], x.data_ptr())
+        if key not in self._made:
+            self._made[key] = self._make_operands(clients, x)
+        return self._made[key]
+
+    def _make_operands(self, clients: slice, x: Tensor) -> list[_Operands]:
+        batch = slice(0, x.shape[1])
+        inputs = [x, *(output[clients, batch] for output in self._outputs)]
+        ones = self._ones[clients, :, batch]
+        return [
+            _Operands(
+                [p[clients] for p in self._parameters[place]],
+                [v[clients] for v in self._velocities[place]],
+                [inputs[place], ones],
+                inputs[place + 1],
+                self._errors[place][clients, batch],
+            )
+            for place in range(len(self._layers))
+        ]
 
     def _descend(self, operands: _Operands) -> None:
         """Descend: W ← (1 − lr·decay)·W − lr/n·errorᵀ·x, or with momentum v ← momentum·v + 1/n·errorᵀ·x."""
