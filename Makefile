@@ -50,7 +50,7 @@ $(DEMO)/ready: $(SOURCES)
 
 $(TEST)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TEST)
-	$(TEST)/bin/pip install -q -c constraints.txt -e '.[dev,simulate]'
+	$(TEST)/bin/pip install -q -c constraints.txt -e '.[dev,simulate,flower]'
 	touch $@
 
 clean:
