@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedcrab import History, plan
+from fedcrab.detect import ledger
 from report.histories import HOSTILE, hostile_history, odd_history
 from report.in_browser import Opened, opened, written
 from report.test_page import a_recovery
@@ -201,3 +202,17 @@ def test_a_command_is_copied(history: History, browser: Any, tmp_path: Path) -> 
         page.page.wait_for_function("document.querySelector('#commands .told').textContent")
         copied = page.page.evaluate("navigator.clipboard.readText()")
         assert copied == page.page.locator("#commands code").first.inner_text()
+
+
+def test_suspects_are_taken_over_by_one_click(browser: Any, tmp_path: Path) -> None:
+    trained = training(rounds=20, clients=12, attackers=3, kind="sybils", seed=2)
+    history = record(trained, tmp_path / "h")
+    suspects = set(ledger(history).suspects)
+    assert suspects
+    with opened(browser, written(history, tmp_path / "p.html")) as page:
+        page.page.click("#take-suspects")
+        assert set(page.answer()["plan"]["malicious"]) == suspects
+        assert page.page.locator("#suspects .meter").count() == len(suspects)
+        assert page.page.locator("#take-suspects").is_disabled()
+        page.page.select_option("#sort", "score")
+        assert page.page.locator("#map-clients button .flag").count() == len(suspects)

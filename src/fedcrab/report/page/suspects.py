@@ -9,10 +9,12 @@ from fedcrab.detect import Detection, ledger
 from fedcrab.history import History
 from fedcrab.types import ClientId
 
+MOST_JUDGED = 200  # clients: the detector compares every pair of them, and a page should not take minutes
+
 
 def judged(history: History) -> Detection | None:
-    """The detector's judgement; None where there is nothing to judge."""
-    return ledger(history) if history.rounds else None
+    """The detector's judgement; None where there is nothing to judge, or too much to do it in passing."""
+    return ledger(history) if history.rounds and len(history.clients) <= MOST_JUDGED else None
 
 
 def suspects_of(detection: Detection | None) -> list[ClientId]:

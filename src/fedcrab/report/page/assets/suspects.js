@@ -22,12 +22,14 @@ function suspected(suspects) {
     taken ? "The suspects are marked" : `Mark ${clients.size === 1 ? "the suspect" : `all ${whole.format(clients.size)} suspects`}`);
   const most = Math.max(...suspects.map(([, row]) => row.score), 1e-300);
   const shown = suspects.slice(0, 12);
+  const reasons = new Set(suspects.map(([, row]) => row.reason).filter(Boolean));
   return [
     el("div", { class: "headed" }, el("h3", {}, `${plural(clients.size, "suspect")} by detector “${detection.detector}”`), take),
     el("p", { class: "note" }, sentenceOf(detection)),
+    reasons.size === 1 ? el("p", { class: "note" }, `What they have in common: ${[...reasons][0]}.`) : null,
     el("div", { class: "meters" }, shown.map(([client, row]) => {
       const line = meter(nameOf(client), row.score / most, number(row.score), "poison");
-      if (row.reason) line.append(el("span", { class: "why" }, row.reason));
+      if (row.reason && reasons.size > 1) line.append(el("span", { class: "why" }, row.reason));
       return line;
     })),
     suspects.length > shown.length ? el("p", { class: "note" }, `and ${plural(suspects.length - shown.length, "more")}`) : null,
