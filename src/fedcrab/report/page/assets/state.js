@@ -32,7 +32,7 @@ function answerNow() {
   const presets = {};
   for (const [name, settings] of Object.entries(page.facts.presets)) presets[name] = makePlan(page, state.marked, settings);
   const own = { beta: state.beta, evidence: state.evidence, rule: state.rule };
-  return { refused: "", plan: makePlan(page, state.marked, own), presets };
+  return { refused: "", plan: presets[presetNow()] ?? makePlan(page, state.marked, own), presets };
 }
 
 // The name of the preset that the settings are, or nothing.
