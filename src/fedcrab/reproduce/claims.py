@@ -106,6 +106,15 @@ def _asr_at_floor(seen: Seen) -> Found:
     return seen.each(look)
 
 
+def _asr_at_every_share(seen: Seen) -> Found:
+    """Within 5 points of the floor, target class in."""
+    shares = sorted({row["fraction"] for row in seen.rows})
+    means = {share: seen.mean("asr_with_target", method=PAPER, fraction=share) for share in shares}
+    known = {share: 100 * value for share, value in means.items() if value is not None}
+    told = ", ".join(f"{share:.0%}: {value:.1f}" for share, value in known.items())
+    return Found(all(abs(value - 10) < 5 for value in known.values()) if known else None, told)
+
+
 def _misr_falls(seen: Seen) -> Found:
     def look(dataset: str) -> tuple[bool, str] | None:
         means = [seen.mean("misr", method=m, dataset=dataset) for m in ("poisoned", PAPER, "retrain")]
@@ -211,6 +220,7 @@ TESTS: Mapping[str, Test] = {
     "crab_beats_fedrecover": _beats(PAPER, "fedrecover"),
     "crab_beats_poisoned": _beats(PAPER, "poisoned"),
     "asr_at_floor": _asr_at_floor,
+    "asr_at_floor_at_every_share": _asr_at_every_share,
     "misr_falls": _misr_falls,
     "more_rounds_more_accuracy": _rises("λ", (0.3, 0.5, 0.6, 0.7, 0.9)),
     "too_many_clients_hurt": _along("δ", 0.7, 0.8, falls=0),
