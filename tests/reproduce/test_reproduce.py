@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedcrab import ConfigError
-from fedcrab.reproduce.claims import TESTS, Seen
+from fedcrab.reproduce.claims import TESTS, Seen, largest_rise
 from fedcrab.reproduce.command import Reproduced, reproduce_command
 from fedcrab.reproduce.formulas import formulas
 from fedcrab.reproduce.items import ITEMS
@@ -137,6 +137,8 @@ def test_claims_by_hand() -> None:
     shares = [row("crab-paper", asr_with_target=asr, fraction=f) for f, asr in ((0.1, 0.9), (0.5, 0.1))]
     assert found("asr_at_floor_at_every_share", *shares[1:]) is True
     assert found("asr_at_floor_at_every_share", *shares) is False
-    curve = [(0, 1, 2.0, None), (1, 2, 5.0, None), (2, 3, 1.0, None)]
-    assert found("fedrecover_jumps", row("fedrecover"), fedrecover=curve) is True
-    assert found("fedrecover_jumps", row("fedrecover"), fedrecover=curve[1:]) is False
+    curve = [(0, 1, 2.0, None), (1, 2, 4.0, None), (2, 3, 5.0, None), (3, 4, 1.0, None)]
+    assert largest_rise(curve) == 2.5
+    both = row("fedrecover"), row("retrain")
+    assert found("fedrecover_jumps", *both, fedrecover=curve, retrain=curve[3:]) is True
+    assert found("fedrecover_jumps", *both, fedrecover=curve[2:], retrain=curve) is False

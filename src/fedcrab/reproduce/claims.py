@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import mean
 
 from fedcrab.suite.cells import Point
@@ -153,19 +153,27 @@ def _ends_like_federaser(seen: Seen) -> Found:
 
 
 def _fedrecover_jumps(seen: Seen) -> Found:
-    """Its loss more than doubles from one round to the next, somewhere."""
+    """Its loss rises to more than a quarter above what it had reached before, somewhere."""
 
     def look(dataset: str) -> tuple[bool, str] | None:
-        rows = seen.pick("fedrecover", dataset=dataset)
-        jumps = [_largest_jump(seen.curves[row["key"]]) for row in rows]
-        return (max(jumps) > 2, f"largest rise {max(jumps):.2f} times") if jumps else None
+        rises = {m: _largest_rises(seen, m, dataset) for m in ("fedrecover", "retrain")}
+        if not all(rises.values()):
+            return None
+        told = ", ".join(f"{m} up to {max(found):.2f} times the lowest before" for m, found in rises.items())
+        return max(rises["fedrecover"]) > 1.25, told
 
     return seen.each(look)
 
 
-def _largest_jump(curve: Sequence[Point]) -> float:
-    losses = [loss for _, _, loss, _ in curve if loss is not None]
-    return max((b / a for a, b in pairwise(losses) if a > 0), default=0.0)
+def _largest_rises(seen: Seen, method: str, dataset: str) -> list[float]:
+    return [largest_rise(seen.curves[row["key"]]) for row in seen.pick(method, dataset=dataset)]
+
+
+def largest_rise(curve: Sequence[Point]) -> float:
+    """The highest loss as a multiple of the lowest before it."""
+    losses = [loss for _, _, loss, _ in curve if loss]
+    lowest = list(accumulate(losses, min))
+    return max((loss / before for loss, before in zip(losses[1:], lowest, strict=False)), default=1.0)
 
 
 def _rises(symbol: str, values: Sequence[float]) -> Test:
