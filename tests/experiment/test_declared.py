@@ -1,6 +1,5 @@
 """What is declared of a simulated softmax regression is true of it, and its certificates hold."""
 
-
 import numpy as np
 import pytest
 import torch
