@@ -17,6 +17,7 @@ from fedcrab.report.page.carried import carried
 from fedcrab.report.page.facts import facts_of
 from fedcrab.report.page.frame import framed
 from fedcrab.report.page.recoveries import recoveries_of, summaries_in
+from fedcrab.report.page.suspects import detection_facts, judged, suspects_of
 from fedcrab.types import ClientId
 
 
@@ -40,13 +41,15 @@ def page_facts(
     """Everything that the page says, as plain values; ``accuracy`` has the kept models judged too."""
     recoveries = recoveries_of(recovered, history.contents.head) if recovered else None
     marked = list(malicious) or (recoveries["malicious"] if recoveries else [])
-    clients = carried(history, marked)
+    detection = judged(history)
+    clients = carried(history, [*marked, *suspects_of(detection)])
     _check(history, malicious, clients.clients)
     return {
         "version": __version__,
         "written": datetime.now(UTC).isoformat(timespec="minutes"),
         "marked": [client for client in marked if client in set(clients.clients)],
         "recoveries": recoveries,
+        "detection": detection_facts(detection, clients.clients),
         "accuracy": accuracies(history) if accuracy else [],
         **facts_of(history, clients),
     }

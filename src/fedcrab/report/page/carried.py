@@ -18,6 +18,7 @@ from fedcrab.vectors import Matrix64
 
 MOST_NUMBERS = 750_000  # coordinates in a page: 6 MB, 8 MB in base64
 LEAST_CLIENTS = 20  # are carried, however many rounds there are
+MOST_NAMED = 250  # are carried, however little room there is
 MOST_TURNED_AWAY = 500  # clients of whom nothing was ever let in
 POINTS_BESIDE = 3  # the mean of the others, that of the selected others, the reference
 
@@ -44,7 +45,7 @@ def carried(history: History, first: Iterable[ClientId] = ()) -> Carried:
     if room < len(taking_part):
         named = [client for client in wanted if client in taking_part]
         ranked = list(dict.fromkeys([*named, *by_influence(history)]))
-        inside = set(ranked[: max(room, len(set(named)))])
+        inside = set(ranked[: max(room, min(len(set(named)), MOST_NAMED))])
     rejected = {r.client for entry in history.rounds for r in entry.rejected} - taking_part
     outside = sorted(rejected, key=lambda client: (client not in wanted, natural(client)))
     clients = tuple(sorted({*inside, *outside[:MOST_TURNED_AWAY]}))

@@ -13,7 +13,7 @@ ARITHMETIC = ("arithmetic.js", "plan.js", "reading.js")  # without a page: these
 SCRIPTS = (
     *ARITHMETIC,
     *("dom.js", "chart.js", "state.js", "verdict.js", "timeline.js", "suspects.js", "colours.js", "map.js"),
-    *("reach.js", "cost.js", "recovered.js", "commands.js", "main.js"),
+    *("reach.js", "cost.js", "recovered.js", "commands.js", "certificate.js", "main.js"),
 )
 
 

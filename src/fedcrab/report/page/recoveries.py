@@ -11,6 +11,7 @@ from typing import Any
 from fedcrab.errors import DamagedError, HistoryError
 from fedcrab.history.disk import read_regular
 from fedcrab.recover.progress import saved_steps
+from fedcrab.report.page.certificates import certificate_of
 
 SUMMARY, CURVE = "summary.json", "curve.jsonl"
 LARGEST = 2**26  # bytes
@@ -34,7 +35,10 @@ def recoveries_of(out: Path, head: str) -> dict[str, Any]:
     for place, summary in found.items():
         if summary["history_head"] != head:
             raise DamagedError(f"{place}: recovered from another history, or another state of it")
-    whole = [_recovery(place, summary) for place, summary in found.items()]
+    whole = [
+        {**_recovery(place, summary), "certificate": certificate_of(place, head)}
+        for place, summary in found.items()
+    ]
     poisoned = next((s["poisoned"] for s in found.values() if isinstance(s.get("poisoned"), dict)), None)
     first = next(iter(found.values()))
     return {

@@ -12,6 +12,7 @@ function start() {
   for (const kind of ["all", "stored"]) page.evidence[kind] = prepareEvidence(page, kind);
   refresh();
   prepareRecovered();
+  prepareCertificates();
   redrawWhenItMatters();
 }
 
@@ -27,7 +28,7 @@ function prepareHead() {
     `${bytes(facts.bytes.total)} of history`, facts.closed ? null : "training not closed",
   ].filter(Boolean).join(" · ");
   byId("provenance").textContent = `Written by fedcrab ${facts.version} on ${facts.written.replace("T", " ")}, from ${facts.path}, whose last entry has the hash ${facts.head}.`;
-  const sections = [...document.querySelectorAll("main section[id]")].filter(({ id }) => !(id === "recovered" && !facts.recoveries) && !(id === "certificate" && !facts.certificates));
+  const sections = [...document.querySelectorAll("main section[id]")].filter(({ id }) => !(id === "recovered" && !facts.recoveries) && !(id === "certificate" && !facts.recoveries?.methods.some((row) => row.certificate)));
   const short = { training: "Training", who: "Clients", reach: "Reach", cost: "Cost", recovered: "Recovered", certificate: "Proof", act: "Commands" };
   show(byId("sections"), sections.map(({ id }) => el("a", { href: `#${id}` }, short[id])));
   sayWhatIsReduced();
