@@ -141,25 +141,26 @@ def groups() -> Iterator[tuple[str, str, Cells]]:
 
 
 def recovery_table() -> str:
-    columns = "hidden by|attackers|poisoned ASR|preset|rolled back to|cost|TA|ASR|retrained TA, ASR|S / truth"
-    lines = [f"|{columns}|records with S < truth|", "|---" * 11 + "|"]
+    columns = "hidden by|attackers|poisoned TA / ASR|retrained"
+    each = "|".join(f"{p}: back to|{p}: TA / ASR|{p}: cost|{p}: S / truth|{p}: S < truth" for p in PRESETS)
+    lines = [f"|{columns}|{each}|", "|---" * 14 + "|"]
     for way, who, group in groups():
+        row = [_both(group, "poisoned"), _both(group, "retrain")]
         for preset in PRESETS:
             rows = [cell[preset] for cell in group]
-            reported = ", ".join(f"{row['reported']:.2f}" for row in rows)
-            cells_of_row = [
-                percent(group, "poisoned", "asr"),
-                preset,
-                ", ".join(str(row["rollback"]) for row in rows),
-                f"{mean(row['cost'] for row in rows):.0%}",
-                percent(group, preset, "ta"),
-                percent(group, preset, "asr"),
-                f"{percent(group, 'retrain', 'ta')}, {percent(group, 'retrain', 'asr')}",
-                reported,
-                f"{sum(row['less'] for row in rows)} of {sum(row['records'] for row in rows)}",
+            row += [
+                ", ".join(str(r["rollback"]) for r in rows),
+                _both(group, preset),
+                f"{mean(r['cost'] for r in rows):.0%}",
+                f"{min(r['reported'] for r in rows):.2f}",
+                f"{sum(r['less'] for r in rows)} of {sum(r['records'] for r in rows)}",
             ]
-            lines.append(f"| {way} | {who} | {' | '.join(cells_of_row)} |")
+        lines.append(f"| {way} | {who} | {' | '.join(row)} |")
     return "\n".join(lines)
+
+
+def _both(group: Cells, who: str) -> str:
+    return f"{percent(group, who, 'ta')} / {percent(group, who, 'asr')}"
 
 
 def found_table() -> str:

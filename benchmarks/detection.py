@@ -154,20 +154,30 @@ def alarms_table() -> str:
 
 
 def mistakes_table() -> str:
-    lines = [
-        "| attack, spread | named malicious | method | TA % | ASR % | rolled back to |",
-        "|---|---|---|---|---|---|",
-    ]
-    for attack in ("backdoor-x3", "backdoor", "dba"):
-        for spread in SPREADS:
-            cells = [*read(RESULTS, f"mistakes-{attack}-{spread}").values()]
-            for name in dict.fromkeys(name for cell in cells for name in cell):
-                rows = [cell[name] for cell in cells if name in cell]
-                who, _, method = name.rpartition(", ") if ", " in name else (name, "", "-")
-                back = ", ".join(str(r["rollback"]) for r in rows) if method == "crab-hardened" else "-"
-                numbers = " | ".join(f"{100 * mean(r[k] for r in rows):.1f}" for k in ("ta", "asr"))
-                lines.append(f"| {attack}, {spread} | {who} | {method} | {numbers} | {back} |")
+    """TA / ASR of crab-hardened, of training again in brackets; of the seeds in which anybody is named."""
+    groups = [(attack, spread) for attack in ("backdoor-x3", "backdoor", "dba") for spread in SPREADS]
+    found = [[*read(RESULTS, f"mistakes-{attack}-{spread}").values()] for attack, spread in groups]
+    names = dict.fromkeys(
+        name.removesuffix(", retrain") for cells in found for cell in cells for name in cell
+    )
+    lines = ["| named malicious | " + " | ".join(f"{a}, {s}" for a, s in groups) + " |", "|---" * 7 + "|"]
+    for name in (name for name in names if not name.endswith(", crab-hardened")):
+        row = [_mistake(cells, name) for cells in found]
+        lines.append(f"| {name} | {' | '.join(row)} |")
     return "\n".join(lines)
+
+
+def _mistake(cells: list[dict[str, Any]], name: str) -> str:
+    ours, again = ([c[n] for c in cells if n in c] for n in (f"{name}, crab-hardened", f"{name}, retrain"))
+    if not ours:
+        plain = [cell[name] for cell in cells if name in cell]
+        return _both(plain) if plain else "nobody named"
+    few = f", {len(ours)} of {len(cells)} seeds" if len(ours) < len(cells) else ""
+    return f"{_both(ours)} ({_both(again)}){few}"
+
+
+def _both(rows: list[dict[str, float]]) -> str:
+    return " / ".join(f"{100 * mean(row[what] for row in rows):.1f}" for what in ("ta", "asr"))
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ ATTACKS = {
 }
 CAREFUL = "crab-hardened beta=0.1"
 METHODS = ["retrain", "federaser", "fedrecover", "crab-paper", "crab-hardened", CAREFUL]
+ERASERS = ["federaser every=1", "federaser every=1 ratio=1.0"]  # from a history that keeps every round
 TRIED = [  # with the first seed, to find out what each option does
     "federaser ratio=1.0",
     "crab-paper beta=0.1",
@@ -57,24 +58,34 @@ def cells() -> dict[str, list[str]]:
             for attack, chosen in ATTACKS.items():
                 changes = ["model=mlp", f"attack.fraction={fraction}", f"seed={seed}", *chosen]
                 found[f"mlp-{attack}-{fraction:.0%}-{seed}"] = [*COMMON, *changes]
+            changes = ["model=mlp", f"attack.fraction={fraction}", f"seed={seed}", *ATTACKS["backdoor"]]
+            found[f"eraser-backdoor-{fraction:.0%}-{seed}"] = [*COMMON, *changes]
         convex = ["model=softmax", "attack.fraction=0.25", f"seed={seed}", *ATTACKS["backdoor"]]
         found[f"softmax-backdoor-25%-{seed}"] = [*COMMON, *convex]
     return found
 
 
-def run_cell(changes: list[str]) -> list[dict[str, object]]:
-    """One training, recorded three ways, recovered by every method."""
+def methods_of(name: str) -> list[str]:
+    """What a cell recovers by."""
+    if name.startswith("eraser"):
+        return ["retrain", *ERASERS]
+    return [*METHODS, *(TRIED if name.endswith(f"-{SEEDS[0]}") else [])]
+
+
+def run_cell(name: str, changes: list[str]) -> list[dict[str, object]]:
+    """One training, recorded in several ways, recovered by every method."""
     setup = prepare(load("paper-mnist", changes))
     with tempfile.TemporaryDirectory(dir=".") as place:
         with open_history(setup, Path(place) / "everything", resume=False) as history:
             for _ in run(setup, history):
                 pass
         kept = {"Everything": History.open(Path(place) / "everything")}
-        for selection in (Selective(), Every(2)):
-            name = type(selection).__name__
-            kept[name] = rerecord(kept["Everything"], Path(place) / name, selection)
+        often = Every(1 if name.startswith("eraser") else 2)
+        for selection in (Selective(), often):
+            way = type(selection).__name__
+            kept[way] = rerecord(kept["Everything"], Path(place) / way, selection)
         outcomes = {"poisoned": poisoned(kept["Everything"])}
-        for asked in [*METHODS, *(TRIED if setup.config.seed == SEEDS[0] else [])]:
+        for asked in methods_of(name):
             method, *options = asked.split()
             source = kept[type(names.METHODS[method].selection).__name__]
             malicious = setup.attackers.clients
@@ -133,12 +144,16 @@ def main() -> None:
     for name, changes in cells().items():
         path = arguments.results / f"{name}.json"
         if arguments.only in name and not path.exists() and not arguments.table:
-            path.write_text(json.dumps({"settings": changes, "methods": run_cell(changes)}, indent=1) + "\n")
+            path.write_text(
+                json.dumps({"settings": changes, "methods": run_cell(name, changes)}, indent=1) + "\n"
+            )
             print(name, flush=True)
     done = [arguments.results / f"{name}.json" for name in cells()]
     found = {path.stem: json.loads(path.read_text())["methods"] for path in done if path.exists()}
-    print(table(found, ["poisoned", *METHODS]))
-    first = {name: rows for name, rows in found.items() if name.endswith(f"-{SEEDS[0]}")}
+    print(table({k: v for k, v in found.items() if "eraser" not in k}, ["poisoned", *METHODS]))
+    print("\nFedEraser, every round kept:\n")
+    print(table({k: v for k, v in found.items() if "eraser" in k}, ["retrain", *ERASERS]))
+    first = {k: v for k, v in found.items() if k.endswith(f"-{SEEDS[0]}") and "eraser" not in k}
     print("\nWith the first seed:\n")
     print(table(first, ["retrain", CAREFUL, *TRIED]))
 

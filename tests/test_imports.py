@@ -8,6 +8,7 @@ import fedcrab
 ORDER = [
     "__main__",
     "cli",
+    "commands",
     "demo",
     "reproduce",
     "suite",

@@ -1,67 +1,29 @@
-"""The commands: parse, call, print."""
+"""The command line: the commands in the order of the work, and what becomes of whatever goes wrong."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from fedcrab import __version__
-from fedcrab.demo import run_demo
-from fedcrab.detect import DETECTORS
+from fedcrab.commands import deciding, proving, recovering, studying, training
+from fedcrab.commands.saying import say
 from fedcrab.errors import FedcrabError
-from fedcrab.history import History
-from fedcrab.history.summary import to_table
-from fedcrab.named import named, open_with_earlier
-from fedcrab.report import tables
-from fedcrab.report.certificate import certificate_tables
-from fedcrab.report.suspects import detection_tables
-from fedcrab.rollback import PRESETS, plan
 
 app = typer.Typer(
     help="Recover a federated-learning model after poisoning.",
+    epilog="Begin with: fedcrab demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 INTERRUPTED = 130
-Evidence = StrEnum("Evidence", ["all", "stored"])
-Rule = StrEnum("Rule", ["prefix", "last"])
-Preset = StrEnum("Preset", ["hardened", "paper"])
-Detector = StrEnum("Detector", ["ledger", "fldetector"])
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a history.")]
-HistoryOrRecovery = Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")]
-Malicious = Annotated[
-    str, typer.Option(metavar="IDS", help="Ids of the malicious clients: 3,7; - takes them from a pipe.")
-]
-Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core unless given.")]
-HistoryPlace = Annotated[
-    Path | None, typer.Option("--history", metavar="DIR", help="Where the history is, if it was moved.")
-]
-Retrained = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="A retraining; the folder 'retrain' beside, unless told.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-
-
-def _print(*things: Any) -> None:
-    width = None if sys.stdout.isatty() else 120
-    console = Console(width=width, markup=False, highlight=False, emoji=False)
-    for thing in things:
-        console.print(thing, soft_wrap=isinstance(thing, Text) and bool(thing.no_wrap))
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+for stage in (training, deciding, recovering, proving, studying):
+    app.add_typer(stage.app)
 
 
 @app.callback(invoke_without_command=True)
@@ -70,305 +32,8 @@ def version(
 ) -> None:
     """Recover a federated-learning model after poisoning."""
     if show_version:
-        _print(f"fedcrab {__version__}")
+        say(f"fedcrab {__version__}")
         raise typer.Exit
-
-
-@app.command(epilog="Example: fedcrab demo --out my-history")
-def demo(
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Keep histories and picture in this directory.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """A training with hidden attackers, recorded; then every way to recover from them, side by side."""
-    with run_demo(out) as result:
-        if as_json:
-            _print_json(result.to_table())
-        else:
-            _print(*result.tables())
-
-
-@app.command(epilog="Example: fedcrab train paper-mnist --history my-history --set attack.fraction=0.5")
-def train(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or the name of a preset.")],
-    directory: Annotated[Path, typer.Option("--history", metavar="DIR", help="Where to record.")],
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training.")] = False,
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train a simulated fleet, attackers and all, and record it.
-
-    Ctrl-C leaves a whole history; --resume goes on from it and gives the same bits.
-    """
-    from fedcrab.experiment.command import train_command
-
-    result = train_command(config, changes or [], directory, resume=resume, workers=workers)
-    if as_json:
-        _print_json(result.to_table())
-    else:
-        _print(*result.tables())
-
-
-@app.command(epilog="Example: fedcrab show my-history")
-def show(
-    directory: Directory,
-    everything: Annotated[bool, typer.Option("--all", help="Every row of a long history.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Rounds, windows, what is kept, clients, bytes."""
-    history = History.open(directory)
-    if as_json:
-        _print_json(to_table(history))
-    else:
-        _print(tables.history_tables(history, everything=everything))
-
-
-@app.command(epilog="Example: fedcrab detect my-history | fedcrab plan my-history --malicious -")
-def detect(
-    directory: Directory,
-    detector: Annotated[Detector, typer.Option(help="How to judge.")] = Detector.ledger,
-    everything: Annotated[bool, typer.Option("--all", help="Every client of many.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Who seems to be malicious, how sure that is and why; or that there is no sign of attack."""
-    detection = DETECTORS[detector.value](History.open(directory))
-    if as_json:
-        _print_json(detection.to_table())
-    else:
-        _print(*detection_tables(detection, everything=everything))
-
-
-@app.command("plan", epilog="Example: fedcrab plan my-history --malicious 3,7")
-def plan_command(
-    directory: HistoryOrRecovery,
-    malicious: Malicious,
-    preset: Annotated[Preset, typer.Option(help="The decision to take.")] = Preset.hardened,
-    beta: Annotated[float | None, typer.Option(help="Tolerated poison, as a share of honest work.")] = None,
-    evidence: Annotated[Evidence | None, typer.Option(help="What counts as evidence.")] = None,
-    rule: Annotated[Rule | None, typer.Option(help="Which record wins.")] = None,
-    curves: Annotated[bool, typer.Option("--curves", help="Show S and Φ of every record.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """How far to roll back, what would be replayed and at what cost; nothing is run.
-
-    Both presets are shown; --beta, --evidence and --rule change the chosen one. After a recovery, when more
-    attackers are found: of what 'recover' wrote, the plan is over its history, and those of before count too.
-    """
-    history, earlier = open_with_earlier(directory)
-    bad = sorted({*named(malicious, sys.stdin), *earlier})
-    given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
-    own = {name: value for name, value in given.items() if value is not None}
-    plans = {name: plan(history, bad, **settings) for name, settings in PRESETS.items()}
-    chosen = f"{preset.value}, changed" if own else preset.value
-    plans = {chosen: plan(history, bad, **{**PRESETS[preset.value], **own}), **plans}
-    history.model(plans[chosen].rollback_round)  # a decision for a damaged model is no decision
-    if as_json:
-        others = {name: p.to_table() for name, p in plans.items()}
-        _print_json({"preset": chosen, **plans[chosen].to_table(), "presets": others})
-        return
-    _print(tables.plans_table(plans), tables.shares_table(plans))
-    _print(*(tables.curve_table(p, name) for name, p in plans.items() if curves))
-    _print(*tables.warnings_lines(plans))
-
-
-@app.command(epilog="Example: fedcrab recover my-history --malicious 3,7 --method all --out recovered")
-def recover(
-    directory: HistoryOrRecovery,
-    malicious: Malicious,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write what is recovered.")],
-    method: Annotated[
-        str, typer.Option(help="crab-hardened, crab-paper, federaser, fedrecover, retrain, or all.")
-    ] = "crab-hardened",
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting: beta=0.1, cap=2, settle=4."),
-    ] = None,
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Rebuild the model with the honest clients of a simulated fleet.
-
-    Each step is saved: the same command goes on after an interruption, and gives the same bits.
-    """
-    from fedcrab.experiment.recover_command import recover_command
-
-    history, earlier = open_with_earlier(directory)
-    bad = {*named(malicious, sys.stdin), *earlier}
-    rows, refused = recover_command(history.path, bad, method, out, changes=changes or (), workers=workers)
-    _show_methods(rows, refused, as_json)
-
-
-@app.command(epilog="Example: fedcrab evaluate recovered")
-def evaluate(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote.")],
-    membership: Annotated[bool, typer.Option(help="Membership inference too: a shadow training.")] = True,
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Accuracy, what is left of the attack, membership, cost, distance: poisoned beside recovered."""
-    from fedcrab.experiment.recover_command import evaluate_command
-
-    rows = evaluate_command(directory, with_membership=membership, workers=workers)
-    _show_methods(rows, {}, as_json)
-
-
-def _show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        _print_json({"methods": rows, "refused": refused})
-        return
-    _print(tables.methods_table(rows))
-    _print(*(f"{name}: {why}" for name, why in refused.items()))
-
-
-@app.command("certify", epilog="Example: fedcrab certify recovered/crab-hardened --assume expansion=1")
-def certify_command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote for one method.")],
-    assume: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Declare a constant of the training.")
-    ] = None,
-    history: HistoryPlace = None,
-    retrained: Retrained = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε of noise on the rollback model.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ of noise on the rollback model.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Sign with this Ed25519 private key (PEM).")] = None,
-    estimate: Annotated[bool, typer.Option(help="Guess constants that are not declared.")] = True,
-    as_json: AsJson = False,
-) -> None:
-    """State what can be proved of a recovery, under what, and bind it to history and models by hashes."""
-    from fedcrab.certify import command
-
-    path, table = command.certify_command(
-        directory,
-        assume=assume or [],
-        history=history,
-        retrained=retrained,
-        epsilon=epsilon,
-        delta=delta,
-        key=key,
-        estimate=estimate,
-    )
-    if as_json:
-        _print_json(table)
-    else:
-        _print(*certificate_tables(path, table))
-
-
-@app.command(epilog="Example: fedcrab report my-history -o incident.html")
-def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The page.")] = Path(
-        "incident.html"
-    ),
-    malicious: Annotated[str | None, typer.Option(metavar="IDS", help="Marked from the start: 3,7")] = None,
-    recovered: Annotated[
-        Path | None, typer.Option("--recovered", metavar="DIR", help="What 'recover' wrote.")
-    ] = None,
-    accuracy: Annotated[
-        bool, typer.Option("--accuracy", help="Judge the kept models too, on simulated test data.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """One HTML file that shows the incident, and answers while one clicks: no server, no network."""
-    from fedcrab.report.page.build import find, page_facts, write_page
-
-    history, recoveries = find(directory, recovered)
-    bad = named(malicious, sys.stdin) if malicious is not None else ()
-    facts = page_facts(history, bad, recoveries, accuracy=accuracy)
-    written = write_page(out, facts)
-    if as_json:
-        _print_json({"page": str(out), "bytes": written})
-    else:
-        _print(f"{out}: {tables.size(written)}, opens in any browser")
-
-
-@app.command(epilog="Example: fedcrab verify my-history")
-def verify(
-    place: Annotated[Path, typer.Argument(metavar="PATH", help="A history, a certificate or its folder.")],
-    history: HistoryPlace = None,
-    retrained: Retrained = None,
-    key: Annotated[Path | None, typer.Option(help="Check the signature by this public key (PEM).")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check every byte of a history against its hashes, or recompute a certificate from its history."""
-    from fedcrab.certify import command
-
-    certificate = command.certificate_at(place)
-    if certificate is None:
-        problems, fine = History.verify(place), "whole, every hash holds"
-    else:
-        problems = command.verify_certificate(certificate, history=history, retrained=retrained, key=key)
-        fine = "every field comes out again"
-    if as_json:
-        _print_json({"ok": not problems, "problems": problems})
-    else:
-        _print(*(problems or [f"{place}: {fine}"]))
-    if problems:
-        raise typer.Exit(2)
-
-
-Results = Annotated[Path, typer.Option(metavar="DIR", help="Where finished cells and tables are kept.")]
-Jobs = Annotated[int | None, typer.Option(help="Trainings side by side; one a core unless given.")]
-Keep = Annotated[
-    bool, typer.Option("--keep", help="Keep the histories, so that more methods need no training.")
-]
-NoRun = Annotated[bool, typer.Option("--no-run", help="Only write the tables of what is there.")]
-
-
-@app.command(epilog="Example: fedcrab bench suite.toml --results results")
-def bench(
-    suite: Annotated[Path, typer.Argument(metavar="SUITE", help="A TOML file; docs/commands.md has one.")],
-    results: Results = Path("results"),
-    jobs: Jobs = None,
-    keep: Keep = False,
-    no_run: NoRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """A matrix of experiments: what is there already is not computed again.
-
-    Ctrl-C and kills lose nothing that is finished; the same command goes on.
-    """
-    from fedcrab.suite.command import bench_command
-
-    benched = bench_command(suite, results, jobs=jobs, keep=keep, run=not no_run)
-    if as_json:
-        _print_json(benched.to_table())
-    else:
-        _print(*benched.tables())
-    if benched.failed:
-        raise typer.Exit(2)
-
-
-@app.command(epilog="Example: fedcrab reproduce backdoor-mnist --scale laptop --out docs")
-def reproduce(
-    item: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One item, such as time or beta; all unless given.")
-    ] = None,
-    scale: Annotated[str, typer.Option(help="smoke, laptop or full: how much of it.")] = "smoke",
-    results: Results = Path("results"),
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write results.md and pictures here.")
-    ] = None,
-    jobs: Jobs = None,
-    no_run: NoRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """The paper's tables and figures, its numbers beside ours, and what of its claims is found.
-
-    Goes on where it was interrupted; items share trainings.
-    """
-    from fedcrab.reproduce.command import reproduce_command
-
-    reproduced = reproduce_command(item, scale, results, out, jobs=jobs, run=not no_run)
-    if as_json:
-        _print_json(reproduced.to_table())
-    else:
-        _print(*reproduced.tables())
-    if reproduced.failed:
-        raise typer.Exit(2)
 
 
 def main() -> None:

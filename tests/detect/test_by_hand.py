@@ -123,10 +123,10 @@ def test_half_of_the_clients_backwards_are_told_by_the_loss(tmp_path: Path) -> N
     bad = frozenset(names()[::2])
     for seed in range(3):
         history = gathering(tmp_path / str(seed), flipped, bad, seed=seed)
-        assert lowers_the_loss(history, bad) is False
-        assert lowers_the_loss(history, set(names()) - bad) is True
+        assert lowers_the_loss(history, bad) < -3
+        assert lowers_the_loss(history, set(names()) - bad) > 3
     short = gathering(tmp_path / "short", flipped, bad, rounds=2)
-    assert lowers_the_loss(short, bad) is None
+    assert lowers_the_loss(short, bad) == 0
 
 
 def test_more_than_half_copies_are_still_copies(tmp_path: Path) -> None:

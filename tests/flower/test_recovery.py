@@ -133,3 +133,11 @@ def test_another_kind_of_history_is_refused(tmp_path: Path) -> None:
 def test_training_is_left_alone() -> None:
     assert recover_if_asked(grid(), context(mode="train")) is None
     assert recover_if_asked(grid(), context()) is None
+
+
+def test_the_command_line_says_where_such_a_history_is_recovered(histories, tmp_path: Path) -> None:
+    from fedcrab.experiment.recover_command import recover_command
+
+    with pytest.raises(ConfigError, match=r"recorded on Flower, .* flwr run APP"):
+        recover_command(histories[Selective].path, ["site-2"], "crab-hardened", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

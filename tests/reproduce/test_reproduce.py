@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedcrab import ConfigError
-from fedcrab.reproduce.claims import TESTS, Seen
+from fedcrab.reproduce.claims import TESTS, Seen, largest_rise
 from fedcrab.reproduce.command import Reproduced, reproduce_command
 from fedcrab.reproduce.formulas import formulas
 from fedcrab.reproduce.items import ITEMS
@@ -96,16 +96,13 @@ def test_every_figure_of_the_paper_has_its_cell_and_every_claim_its_test() -> No
 
 
 def test_the_formulas_by_hand() -> None:
-    """Table II for 20 clients, 40 rounds, a model of 1,000 numbers; half of the clients honest."""
+    """Table II for 20 clients, half of them honest, 40 rounds, 784 × 128 + 128 + 128 × 10 + 10 numbers."""
     cells = [cell for cell in CELLS["memory"][1] if dict(cell.labels)["fraction"] == 0.5]
-    rows = [
-        {**dict(cell.labels), "key": cell.key, "parameters": 1000, "bytes": 5000, "client_rounds": 240}
-        for cell in cells
-    ]
+    rows = [{**dict(cell.labels), "key": cell.key, "bytes": 5000, "client_rounds": 240} for cell in cells]
     told = {line[0]: line for line in formulas(rows, cells).rows}
-    assert told["retrain"][1:4] == ("O(CMT)", "3.2 MB", "nothing is needed")
-    assert told["federaser"][1:4] == ("O(CM⌊T/Δt⌋)", "3.2 MB", "5 kB")
-    assert told["crab-paper"][1:4] == ("O(λδCMT)", "1.34 MB", "5 kB")  # 0.6 × 0.7 × 3.2
+    assert told["retrain"][1:4] == ("O(CMT)", "326 MB", "nothing is needed")
+    assert told["federaser"][1:4] == ("O(CM⌊T/Δt⌋)", "326 MB", "5 kB")
+    assert told["crab-paper"][1:4] == ("O(λδCMT)", "137 MB", "5 kB")  # 0.6 × 0.7 × 325.7
     assert [told[m][5] for m in ("retrain", "federaser", "fedrecover", "crab-paper")] == [
         "40",
         "40",
@@ -137,6 +134,11 @@ def test_claims_by_hand() -> None:
     assert found("beta_03_is_free", low, row("crab-paper β=0.3", ta=0.7)) is False
     assert found("asr_at_floor", row("crab-paper", asr_with_target=0.1)) is True
     assert found("asr_at_floor", row("crab-paper", asr_with_target=0.9)) is False
-    curve = [(0, 1, 2.0, None), (1, 2, 5.0, None), (2, 3, 1.0, None)]
-    assert found("fedrecover_jumps", row("fedrecover"), fedrecover=curve) is True
-    assert found("fedrecover_jumps", row("fedrecover"), fedrecover=curve[1:]) is False
+    shares = [row("crab-paper", asr_with_target=asr, fraction=f) for f, asr in ((0.1, 0.9), (0.5, 0.1))]
+    assert found("asr_at_floor_at_every_share", *shares[1:]) is True
+    assert found("asr_at_floor_at_every_share", *shares) is False
+    curve = [(0, 1, 2.0, None), (1, 2, 4.0, None), (2, 3, 5.0, None), (3, 4, 1.0, None)]
+    assert largest_rise(curve) == 2.5
+    both = row("fedrecover"), row("retrain")
+    assert found("fedrecover_jumps", *both, fedrecover=curve, retrain=curve[3:]) is True
+    assert found("fedrecover_jumps", *both, fedrecover=curve[2:], retrain=curve) is False

@@ -5,8 +5,8 @@ less a part that grows with ‖G‖². With G = w_a·a + w_b·b both groups' sha
 
     F(M_t) - F(M_{t+1})  ≈  α·⟨a_t, G_t⟩ + β·⟨b_t, G_t⟩
 
-fitted over the rounds: the honest group has the larger coefficient. All of it is in the ledger. The loss must
-be the server's own: attackers who report losses could turn this around.
+fitted over the rounds: the honest group has the larger coefficient. All of it is in the ledger. The loss
+must be the server's own: attackers who report losses could turn this around.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
 
 RIDGE = 1e-3  # of the larger regressor: a group across which nothing moves has a coefficient of 0
+WORST_CONDITION = 1e12
 
 
-def lowers_the_loss(history: History, group: Collection[ClientId]) -> bool | None:
-    """Whether it is the group, and not the others, along which the loss falls; None where nothing tells."""
+def lowers_the_loss(history: History, group: Collection[ClientId]) -> float:
+    """How clearly it is the group (above 0), or the others, along which the loss falls: t of α - β."""
     falls, moves = [], []
     before = history.charter.initial_loss
     for entry in history.rounds:
@@ -34,10 +35,7 @@ def lowers_the_loss(history: History, group: Collection[ClientId]) -> bool | Non
             falls.append(before - entry.loss)
             moves.append(move)
         before = entry.loss
-    if len(falls) < 3:
-        return None
-    group_side, other_side = _coefficients(np.array(moves), np.array(falls))
-    return None if group_side == other_side else bool(group_side > other_side)
+    return _t(np.array(moves), np.array(falls)) if len(falls) > 2 else 0.0
 
 
 def _along(entry: RoundEntry, group: Collection[ClientId]) -> tuple[float, float] | None:
@@ -52,9 +50,17 @@ def _along(entry: RoundEntry, group: Collection[ClientId]) -> tuple[float, float
     return float(first), float(second)
 
 
-def _coefficients(moves: Matrix64, falls: Matrix64) -> Matrix64:
-    """The fit by least squares, with a ridge; a round counts by the size of its move, not of its square."""
-    scale = np.maximum(np.abs(moves).sum(axis=1), np.finfo(np.float64).tiny)
-    products = (moves / scale[:, None]).T @ moves
-    ridge = RIDGE * float(np.diagonal(products).max())
-    return np.asarray(np.linalg.lstsq(products + ridge * np.eye(2), (moves / scale[:, None]).T @ falls)[0])
+def _t(moves: Matrix64, falls: Matrix64) -> float:
+    """The difference of the coefficients over its error, by least squares with a ridge."""
+    scale = float(np.abs(moves).max()) or 1.0
+    moves = moves / scale
+    products = moves.T @ moves
+    products = products + RIDGE * float(np.diagonal(products).max()) * np.eye(2)
+    if not np.isfinite(products).all() or np.linalg.cond(products) > WORST_CONDITION:
+        return 0.0
+    coefficients = np.linalg.solve(products, moves.T @ falls)
+    left = falls - moves @ coefficients
+    variance = max(float(left @ left) / (len(falls) - 2), 1e-12 * float(falls @ falls))
+    contrast = np.array([1.0, -1.0])
+    error = np.sqrt(variance * contrast @ np.linalg.solve(products, contrast))
+    return float(contrast @ coefficients / error) if error > 0 else 0.0

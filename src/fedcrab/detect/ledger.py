@@ -8,8 +8,9 @@ division    The clients fall into two groups (split.py), by signals from the Gra
             three looks (looks.py), with more weight than in trainings without attack.
 
 The smaller group is malicious; of two groups of about the same size, the one along which the server's loss
-does not fall (honest_side.py). What is found is taken out and the rest judged again, until no sign is left
-or half of the clients are suspects: beyond that, nothing tells one side from the other.
+does not fall (honest_side.py) or, where that is not clear, the one with the longer updates. What is found is
+taken out and the rest judged again, until no sign is left or half of the clients are suspects: beyond that,
+nothing tells one side from the other.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ ALARM = 2.1  # the weight of a division that is taken for an attack
 AGAIN = 2.6  # the same once an attack was found: what the others then went through was no usual training
 USUAL = NormalDist(1.38, 0.27)  # the weights of trainings without attack; docs/detection.md has them
 SURE = 0.999  # the most that is claimed
+SIDE = 0.9  # that of two halves it is the one with the longer updates
 COPIED = -2.0  # mean log10 of a distance: copies in a third of the rounds, or a hundredth of it in all
 EVEN = 0.4  # from this share of the clients on, the smaller group need not be the malicious one
+CLEAR = 3.0  # t of the loss, from which on it tells the honest side
 RARELY = 0.25  # of the usual number of rounds: who took part in fewer is not judged
 FLOORS = {"length": log(1.2), "outside": log(1.2), "agreement": 0.05, "apart": 0.25}
 
@@ -52,17 +55,18 @@ def ledger(history: History) -> Detection:
     copies = _copies(looks, everyone)
     suspicions = dict.fromkeys(copies.tolist(), Suspicion(COPIES, SURE))
     rest, weightiest, clearest = np.setdiff1d(everyone, copies), 0.0, None
-    for some, division in _divisions(history, looks, rest, len(everyone)):
+    for some, division, side in _divisions(history, looks, rest, len(everyone)):
         weightiest, clearest = max(weightiest, division.weight), clearest or division
         if division.weight < (AGAIN if suspicions else ALARM):
             break
-        why = Suspicion(reason(division.signals), min(USUAL.cdf(division.weight), SURE))
+        why = Suspicion(reason(division.signals), min(USUAL.cdf(division.weight) * side, SURE))
         suspicions |= dict.fromkeys(some[division.group].tolist(), why)
     named = {history.clients[i]: why for i, why in suspicions.items()}
     strength = max(weightiest / ALARM, 1.0 if len(copies) else 0.0)
     scores = _scores(looks, everyone, list(suspicions), clearest)
     found = {client: scores.get(i, 0.0) for i, client in enumerate(history.clients)}
-    return Detection("ledger", len(history.rounds), found, named, strength, tuple(_notes(history, everyone)))
+    notes = tuple(_notes(history, everyone, len(named)))
+    return Detection("ledger", len(history.rounds), found, named, strength, notes)
 
 
 def _often_there(history: History) -> Places:
@@ -82,27 +86,32 @@ def _copies(looks: Looks, some: Places) -> Places:
 
 def _divisions(
     history: History, looks: Looks, rest: Places, clients: int
-) -> Iterator[tuple[Places, Division]]:
-    """The weightiest division of the rest, again and again without the group found malicious."""
+) -> Iterator[tuple[Places, Division, float]]:
+    """The weightiest division of the rest, again and again without the group found malicious.
+
+    Its group is the malicious one, and the last number how sure that is.
+    """
     most = clients // 2 - (clients - len(rest))
     while len(rest) >= FEWEST and most > 0:
         signals = looks.among(rest)
         division = divide(signals, {name: FLOORS[name.partition(", ")[0]] for name in signals}, most=most)
         if division is None:
             return
-        division = _malicious_side(history, rest, division)
-        yield rest, division
+        division, sure = _malicious_side(history, rest, division)
+        yield rest, division, sure
         most -= int(division.group.sum())
         rest = rest[~division.group]
 
 
-def _malicious_side(history: History, rest: Places, division: Division) -> Division:
-    """The division with the malicious side as its group."""
+def _malicious_side(history: History, rest: Places, division: Division) -> tuple[Division, float]:
+    """The division with the malicious side as its group, and how sure it is that it is that side."""
     if division.group.sum() < EVEN * len(rest):
-        return division
-    group = {history.clients[i] for i in rest[division.group]}
-    honest = lowers_the_loss(history, group)
-    return division.other_side() if honest else division
+        return division, SURE
+    clear = lowers_the_loss(history, {history.clients[i] for i in rest[division.group]})
+    longer = division.signals.get("length", 0.0)
+    if abs(clear) < CLEAR and abs(longer) >= 1:
+        return (division if longer > 0 else division.other_side()), SIDE
+    return (division if clear <= 0 else division.other_side()), NormalDist().cdf(abs(clear))
 
 
 def _scores(
@@ -132,8 +141,10 @@ def _deviations(x: Matrix64, honest: NDArray[np.bool_]) -> Matrix64:
     return (x - usual.mean()) / spread if spread > 0 else np.zeros_like(x)
 
 
-def _notes(history: History, everyone: Places) -> Iterator[str]:
+def _notes(history: History, everyone: Places, suspects: int) -> Iterator[str]:
     """What limits the judgement."""
+    if suspects >= EVEN * len(everyone):
+        yield "Suspects and others are about as many: that it is the suspects who are malicious is less sure."
     if len(everyone) < 2 * FEWEST:
         yield f"{len(everyone)} clients are few to tell one group from two; only a very clear sign is taken."
     if rare := len(history.clients) - len(everyone):

@@ -29,6 +29,11 @@ def setup_of(history: History, workers: int | None) -> Setup:
             f"{history.path}: carries no configuration of simulated clients; recover it with "
             "fedcrab.recover over a fleet of your own"
         )
+    if history.charter.notes.startswith('{"flower":'):
+        raise ConfigError(
+            f"{history.path}: recorded on Flower, where its clients are; recover it there: flwr run APP "
+            "--run-config \"mode='recover' malicious='...'\" (docs/flower.md)"
+        )
     return prepare(Config.from_json(history.charter.notes), workers=workers)
 
 

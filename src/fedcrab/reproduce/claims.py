@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import mean
 
 from fedcrab.suite.cells import Point
@@ -106,6 +106,15 @@ def _asr_at_floor(seen: Seen) -> Found:
     return seen.each(look)
 
 
+def _asr_at_every_share(seen: Seen) -> Found:
+    """Within 5 points of the floor, target class in."""
+    shares = sorted({row["fraction"] for row in seen.rows})
+    means = {share: seen.mean("asr_with_target", method=PAPER, fraction=share) for share in shares}
+    known = {share: 100 * value for share, value in means.items() if value is not None}
+    told = ", ".join(f"{share:.0%}: {value:.1f}" for share, value in known.items())
+    return Found(all(abs(value - 10) < 5 for value in known.values()) if known else None, told)
+
+
 def _misr_falls(seen: Seen) -> Found:
     def look(dataset: str) -> tuple[bool, str] | None:
         means = [seen.mean("misr", method=m, dataset=dataset) for m in ("poisoned", PAPER, "retrain")]
@@ -144,19 +153,27 @@ def _ends_like_federaser(seen: Seen) -> Found:
 
 
 def _fedrecover_jumps(seen: Seen) -> Found:
-    """Its loss more than doubles from one round to the next, somewhere."""
+    """Its loss rises to more than a quarter above what it had reached before, somewhere."""
 
     def look(dataset: str) -> tuple[bool, str] | None:
-        rows = seen.pick("fedrecover", dataset=dataset)
-        jumps = [_largest_jump(seen.curves[row["key"]]) for row in rows]
-        return (max(jumps) > 2, f"largest rise {max(jumps):.2f} times") if jumps else None
+        rises = {m: _largest_rises(seen, m, dataset) for m in ("fedrecover", "retrain")}
+        if not all(rises.values()):
+            return None
+        told = ", ".join(f"{m} up to {max(found):.2f} times the lowest before" for m, found in rises.items())
+        return max(rises["fedrecover"]) > 1.25, told
 
     return seen.each(look)
 
 
-def _largest_jump(curve: Sequence[Point]) -> float:
-    losses = [loss for _, _, loss, _ in curve if loss is not None]
-    return max((b / a for a, b in pairwise(losses) if a > 0), default=0.0)
+def _largest_rises(seen: Seen, method: str, dataset: str) -> list[float]:
+    return [largest_rise(seen.curves[row["key"]]) for row in seen.pick(method, dataset=dataset)]
+
+
+def largest_rise(curve: Sequence[Point]) -> float:
+    """The highest loss as a multiple of the lowest before it."""
+    losses = [loss for _, _, loss, _ in curve if loss]
+    lowest = list(accumulate(losses, min))
+    return max((loss / before for loss, before in zip(losses[1:], lowest, strict=False)), default=1.0)
 
 
 def _rises(symbol: str, values: Sequence[float]) -> Test:
@@ -211,6 +228,7 @@ TESTS: Mapping[str, Test] = {
     "crab_beats_fedrecover": _beats(PAPER, "fedrecover"),
     "crab_beats_poisoned": _beats(PAPER, "poisoned"),
     "asr_at_floor": _asr_at_floor,
+    "asr_at_floor_at_every_share": _asr_at_every_share,
     "misr_falls": _misr_falls,
     "more_rounds_more_accuracy": _rises("λ", (0.3, 0.5, 0.6, 0.7, 0.9)),
     "too_many_clients_hurt": _along("δ", 0.7, 0.8, falls=0),

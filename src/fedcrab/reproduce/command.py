@@ -68,9 +68,9 @@ def reproduce_command(
 
 
 def _section(item: Item, size: Scale, cells: Sequence[Cell], store: Cells) -> Section:
-    finished = {cell.key: store.find(cell.key) for cell in cells}
-    curves = {key: found.curve for key, found in finished.items() if found is not None}
-    return Section(item, size, cells, rows_of(cells, store), curves)
+    found = {cell.key: store.find(cell.key) for cell in cells}
+    finished = {key: result for key, result in found.items() if result is not None}
+    return Section(item, size, cells, rows_of(cells, store), finished)
 
 
 def _all(wanted: Iterable[Sequence[Cell]]) -> list[Cell]:

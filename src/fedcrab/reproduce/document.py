@@ -11,7 +11,7 @@ from fedcrab.reproduce.formulas import formulas
 from fedcrab.reproduce.items import Item
 from fedcrab.reproduce.paper import Claim, Figure, claims, figures
 from fedcrab.reproduce.scales import Scale
-from fedcrab.suite.cells import Point
+from fedcrab.suite.cells import Finished
 from fedcrab.suite.description import MEASURES
 from fedcrab.suite.expansion import Cell
 from fedcrab.suite.markup import markdown
@@ -29,7 +29,7 @@ class Section:
     scale: Scale
     cells: Sequence[Cell] = field(repr=False)
     rows: Sequence[Row] = field(repr=False)
-    curves: Mapping[str, Sequence[Point]] = field(default_factory=dict, repr=False)
+    finished: Mapping[str, Finished] = field(default_factory=dict, repr=False)
 
     def table(self) -> Table:
         """Every setting and method."""
@@ -43,13 +43,20 @@ class Section:
     def judged(self) -> list[tuple[Claim, Found]]:
         """Each claim of the paper with what we find of it; digits say nothing about it."""
         real = [row for row in self.rows if row["dataset"] != "digits"]
-        seen = Seen(real, self.curves)
+        seen = Seen(real, {key: finished.curve for key, finished in self.finished.items()})
         return [(claim, TESTS[claim.test](seen)) for claim in claims(self.item.name)]
 
     @property
     def ran(self) -> str:
         """How much of it was run."""
         return f"{len(self.rows)} of {len(self.cells)} cells, scale `{self.scale.name}`"
+
+    def busy(self) -> str:
+        """How busy the machine was while times were measured."""
+        loads = [finished.made["load"] for finished in self.finished.values() if "load" in finished.made]
+        cores = {finished.made.get("cores") for finished in self.finished.values()}
+        told = ", ".join(str(count) for count in sorted(c for c in cores if c))
+        return f"Load of the machine meanwhile: {min(loads):g} to {max(loads):g} on {told} cores.\n"
 
     def to_table(self) -> dict[str, Any]:
         """As plain values."""
@@ -70,8 +77,10 @@ class Section:
         if self.item.name == "curves" and pictures:
             datasets = dict.fromkeys(row["dataset"] for row in self.rows)
             parts += [f"![loss on {name}]({pictures}/loss-{name}.png)\n" for name in datasets]
-        says = f"{self.item.says}\n" if self.item.says else ""
-        return "\n".join([*parts, markdown(replace(self.table(), note="")), says]).rstrip() + "\n"
+        parts += [markdown(replace(self.table(), note="")), f"{self.item.says}\n" if self.item.says else ""]
+        if "seconds_a_round" in self.item.measures:
+            parts.append(self.busy())
+        return "\n".join(parts).rstrip() + "\n"
 
     def _paper_parts(self) -> list[str]:
         parts = []
@@ -91,8 +100,8 @@ def _line(figure: Figure, rows: Sequence[Row]) -> tuple[str, ...]:
 
 def _verdict(claim: Claim, found: Found) -> str:
     told = f" ({found.told})" if found.told else ""
-    why = f" {claim.why}" if found.holds is False and claim.why else ""
-    return f"- {claim.says}: {VERDICTS[found.holds]}{told}.{why}"
+    more = {False: claim.why, True: claim.but, None: ""}[found.holds]
+    return f"- {claim.says}: {VERDICTS[found.holds]}{told}. {more}".rstrip()
 
 
 def document(scale: Scale, sections: Sequence[Section], *, pictures: str) -> str:

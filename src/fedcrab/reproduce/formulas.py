@@ -13,9 +13,14 @@ from statistics import mean
 from fedcrab.history import Every, Selective
 from fedcrab.recover.fedrecover import scheduled
 from fedcrab.report.tables import size
+from fedcrab.simulate import Architecture
+from fedcrab.simulate.bridge import layout_of
 from fedcrab.suite.expansion import Cell
 from fedcrab.suite.tables import Table
 from fedcrab.suite.tidy import Row
+
+SHAPES = {"mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
+CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def formulas(rows: Sequence[Row], cells: Sequence[Cell]) -> Table:
 
 def _line(method: str, formula: Formula, rows: Sequence[Row], asked: Mapping[str, Cell]) -> tuple[str, ...]:
     cell = asked[rows[0]["key"]]
-    told = size(4 * rows[0]["parameters"] * formula.vectors(cell))
+    told = size(4 * _parameters(cell) * formula.vectors(cell))
     stored = size(mean(row["bytes"] for row in rows)) if method != "retrain" else "nothing is needed"
     each = mean(row["client_rounds"] / _honest(asked[row["key"]]) for row in rows)
     return (
@@ -101,6 +106,12 @@ def _line(method: str, formula: Formula, rows: Sequence[Row], asked: Mapping[str
         f"{formula.rounds(cell):g}",
         f"{each:.1f}",
     )
+
+
+def _parameters(cell: Cell) -> int:
+    """M."""
+    name = cell.config.data.name
+    return layout_of(Architecture(cell.config.model, SHAPES[name], CLASSES).build()).size
 
 
 def _honest(cell: Cell) -> int:

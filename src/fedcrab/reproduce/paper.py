@@ -42,6 +42,7 @@ class Claim:
     test: str
     says: str
     why: str = ""  # why it is not found, where it is not
+    but: str = ""  # what to know where it is
 
 
 def _table() -> dict[str, Any]:

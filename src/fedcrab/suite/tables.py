@@ -102,8 +102,9 @@ def cell(rows: Sequence[Row], measure: str) -> str:
 
 
 def _rounds(rows: Sequence[Row]) -> str:
-    found = [row["rollback_round"] for row in rows]
-    return ", ".join(UNKNOWN if t is None else str(t) for t in found) or UNKNOWN
+    """One a seed; only Crab rolls back."""
+    found = [row["rollback_round"] for row in rows if row["method"].startswith("crab")]
+    return ", ".join(str(t) for t in found if t is not None) or UNKNOWN
 
 
 def _digits(measure: str, mean: float) -> int:

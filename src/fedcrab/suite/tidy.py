@@ -14,7 +14,7 @@ from fedcrab.suite.description import MEASURES
 from fedcrab.suite.expansion import Cell
 
 Row = dict[str, Any]
-AFTER = (*MEASURES, "capped", "parameters", "key")  # columns behind the axes
+AFTER = (*MEASURES, "capped", "key")  # columns behind the axes
 
 
 def rows_of(cells: Sequence[Cell], store: Cells) -> list[Row]:

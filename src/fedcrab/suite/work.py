@@ -92,7 +92,6 @@ class Work:
         row.pop("method")
         row["seconds_a_round"] = row["seconds"] / row["rounds"] if row["rounds"] else None
         row["capped"] = sum(len(step["capped"]) for step in outcome.steps)
-        row["parameters"] = layout.size
         if test is not None:
             told = test.of(outcome.model)
             row |= {
