@@ -3,9 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 DEMO := .venvs/demo
 TEST := .venvs/test
 WHEEL := .venvs/wheel
-SOURCES := $(shell find src -name '*.py') pyproject.toml constraints.txt
+SOURCES := $(shell find src -name '*.py' -o -path '*/assets/*') pyproject.toml constraints.txt
 
-.PHONY: demo test checks unit wheel torture benchmarks clean
+.PHONY: demo test checks unit wheel browser torture benchmarks clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedcrab demo
@@ -26,8 +26,15 @@ wheel: $(TEST)/ready
 	$(TEST)/bin/python -m build -q --wheel --outdir $(WHEEL)
 	$(PYTHON) -m venv $(WHEEL)/env
 	$(WHEEL)/env/bin/pip install -q -c constraints.txt $(WHEEL)/*.whl
-	cd / && "$(CURDIR)/$(WHEEL)/env/bin/fedcrab" demo > /dev/null
-	@echo "the wheel alone runs the demo"
+	cd / && "$(CURDIR)/$(WHEEL)/env/bin/fedcrab" demo --out "$(CURDIR)/$(WHEEL)/shown" > /dev/null
+	cd / && "$(CURDIR)/$(WHEEL)/env/bin/fedcrab" report "$(CURDIR)/$(WHEEL)/shown" -o "$(CURDIR)/$(WHEEL)/incident.html"
+	@echo "the wheel alone runs the demo and writes the page"
+
+# The incident page in Debian's Chromium; installs the browser where it is missing (needs root and apt).
+browser: $(TEST)/ready
+	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	$(TEST)/bin/pip install -q -c constraints.txt -e '.[browser]'
+	$(TEST)/bin/pytest -q tests/report
 
 # Long trials: crashes, faults, tampering, fuzzing, and thousands of random histories.
 torture: $(TEST)/ready
@@ -43,7 +50,7 @@ $(DEMO)/ready: $(SOURCES)
 
 $(TEST)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TEST)
-	$(TEST)/bin/pip install -q -c constraints.txt -e '.[dev,simulate]'
+	$(TEST)/bin/pip install -q -c constraints.txt -e '.[dev,simulate,flower]'
 	touch $@
 
 clean:

@@ -8,7 +8,10 @@ import fedcrab
 ORDER = [
     "__main__",
     "cli",
+    "commands",
     "demo",
+    "reproduce",
+    "suite",
     "flower",
     "report",
     "named",

@@ -2,6 +2,7 @@
 
 from fedcrab import detect, recover
 from fedcrab.admission import Answer, admit
+from fedcrab.certify import Assumptions, Certificate, certify
 from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
 from fedcrab.history import Every, Everything, History, Selective
 from fedcrab.rollback import PRESETS, Plan, plan
@@ -11,6 +12,8 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "Answer",
+    "Assumptions",
+    "Certificate",
     "ClientId",
     "ConfigError",
     "DamagedError",
@@ -30,6 +33,7 @@ __all__ = [
     "Updates",
     "Vector",
     "admit",
+    "certify",
     "detect",
     "plan",
     "recover",

@@ -59,7 +59,12 @@ def _reason(
         return f"answered {times} times in one round"
     if answer.round != round:
         return f"answered round {str(answer.round)[:20]} in place of round {round}"
-    return _bad_id(answer.client) or _bad_update(answer.update, size) or _bad_examples(answer.examples)
+    return _bad_id(answer.client) or flaw(answer.update, answer.examples, size)
+
+
+def flaw(update: object, examples: object, size: int) -> str | None:
+    """Why this update with this number of examples cannot be used, or None."""
+    return _bad_update(update, size) or _bad_examples(examples)
 
 
 def _bad_id(client: object) -> str | None:
@@ -99,8 +104,7 @@ def screen(updates: Updates, *, size: int) -> tuple[Updates, tuple[Rejection, ..
         reason = (
             (f"answered {times[client]} times in one round" if times[client] > 1 else None)
             or _bad_id(client)
-            or _bad_update(row, size)
-            or _bad_examples(weight)
+            or flaw(row, weight, size)
         )
         if reason:
             rejected[client] = reason

@@ -1,4 +1,4 @@
-"""What whoever decides about a rollback should know beside the decision."""
+"""What whoever decides about a rollback should know beside the decision, and when each of it holds."""
 
 from __future__ import annotations
 
@@ -11,39 +11,55 @@ from fedcrab.types import ClientId, natural
 
 Replay = Sequence[tuple[int, Sequence[ClientId]]]
 
+# Those that depend on who is named, with places to fill in: the incident page fills the same sentences.
+SENTENCES = {
+    "last_record": (
+        "The rollback goes to the last record (round {round}): whatever poison is in that "
+        "model stays, and one round of replay has to wash it out."
+    ),
+    "never_selected": (
+        "No malicious client was ever selected in a kept round: under evidence 'stored' they have no "
+        "influence at all, however much they moved the model{advice}."
+    ),
+    "advice": "; decide by evidence 'all'",
+    "never_let_in": "Never let into a round, so without influence: {clients}.",
+    "recovered_before": (
+        "Round {rounds} starts from another model than the round before left: a recovery. What was done "
+        "before it is counted as if it were still there; the plan may go back further than it must.{gone}"
+    ),
+    "gone": " Not seen since: {clients}; name them too if they were found then.",
+    "nobody_left": "No honest client was selected in round {rounds}; replay skips it.",
+    "not_closed": "The history is not closed: rounds of the open window cannot be rolled back to yet.",
+}
+
 
 def caveats(
     history: History, bad: frozenset[ClientId], evidence: str, rollback_round: int, replay: Replay
 ) -> Iterator[str]:
     """The warnings of a plan, a sentence or two each."""
     yield from _of_the_decision(history, bad, evidence, rollback_round)
-    yield from _of_the_history(history)
+    yield from caveats_of_the_history(history)
     yield from _of_earlier_recoveries(history, bad)
     if alone := [str(t) for t, clients in replay if not clients]:
-        yield f"No honest client was selected in round {', '.join(alone)}; replay skips it."
+        yield SENTENCES["nobody_left"].format(rounds=", ".join(alone))
     if not history.closed:
-        yield "The history is not closed: rounds of the open window cannot be rolled back to yet."
+        yield SENTENCES["not_closed"]
 
 
 def _of_the_decision(
     history: History, bad: frozenset[ClientId], evidence: str, rollback_round: int
 ) -> Iterator[str]:
     if history.kept and 0 < rollback_round == history.kept[-1]:
-        yield (
-            f"The rollback goes to the last record (round {rollback_round}): whatever poison is in that "
-            "model stays, and one round of replay has to wash it out."
-        )
-    if not bad & {client for t in history.kept for client in _selected(history, t)}:
-        yield (
-            "No malicious client was ever selected in a kept round: under evidence 'stored' they have no "
-            "influence at all, however much they moved the model"
-            + ("; decide by evidence 'all'." if evidence == "stored" else ".")
-        )
+        yield SENTENCES["last_record"].format(round=rollback_round)
+    if not any(bad & _selected(history, t) for t in history.kept):
+        advice = SENTENCES["advice"] if evidence == "stored" else ""
+        yield SENTENCES["never_selected"].format(advice=advice)
     if never := bad - set(history.clients):
-        yield f"Never let into a round, so without influence: {listed(never)}."
+        yield SENTENCES["never_let_in"].format(clients=listed(never))
 
 
-def _of_the_history(history: History) -> Iterator[str]:
+def caveats_of_the_history(history: History) -> Iterator[str]:
+    """What holds whoever is named."""
     charter = history.charter
     if charter.aggregation != "fedavg":
         yield (
@@ -59,24 +75,25 @@ def _of_the_history(history: History) -> Iterator[str]:
 
 
 def _of_earlier_recoveries(history: History, bad: frozenset[ClientId]) -> Iterator[str]:
-    """Where training went on from another model than the round before left: a recovery, most likely."""
+    broken, gone = earlier_recoveries(history)
+    if broken:
+        unnamed = SENTENCES["gone"].format(clients=listed(gone - bad)) if gone - bad else ""
+        yield SENTENCES["recovered_before"].format(rounds=", ".join(map(str, broken)), gone=unnamed)
+
+
+def earlier_recoveries(history: History) -> tuple[list[int], set[ClientId]]:
+    """Where training went on from another model than the round before left, and who was not seen since."""
     rounds = history.rounds
     broken = [entry.index for before, entry in pairwise(rounds) if entry.start != before.after]
     if not broken:
-        return
+        return [], set()
     later = {client for entry in rounds[broken[-1] :] for client in entry.clients}
-    gone = {client for entry in rounds[: broken[-1]] for client in entry.clients} - later - bad
-    places = ", ".join(map(str, broken))
-    yield (
-        f"Round {places} starts from another model than the round before left: a recovery. What was done "
-        "before it is counted as if it were still there; the plan may go back further than it must."
-        + (f" Not seen since: {listed(gone)}; name them too if they were found then." if gone else "")
-    )
+    return broken, {client for entry in rounds[: broken[-1]] for client in entry.clients} - later
 
 
-def _selected(history: History, round: int) -> list[ClientId]:
+def _selected(history: History, round: int) -> set[ClientId]:
     entry = history.rounds[round]
-    return [c for c, s in zip(entry.clients, entry.selected, strict=True) if s]
+    return {c for c, s in zip(entry.clients, entry.selected, strict=True) if s}
 
 
 def listed(clients: Collection[ClientId]) -> str:

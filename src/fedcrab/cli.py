@@ -1,60 +1,29 @@
-"""The commands: parse, call, print."""
+"""The command line: the commands in the order of the work, and what becomes of whatever goes wrong."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from fedcrab import __version__
-from fedcrab.demo import run_demo
-from fedcrab.detect import DETECTORS
+from fedcrab.commands import deciding, proving, recovering, studying, training
+from fedcrab.commands.saying import say
 from fedcrab.errors import FedcrabError
-from fedcrab.history import History
-from fedcrab.history.summary import to_table
-from fedcrab.named import named, open_with_earlier
-from fedcrab.report import tables
-from fedcrab.report.suspects import detection_tables
-from fedcrab.rollback import PRESETS, plan
 
 app = typer.Typer(
     help="Recover a federated-learning model after poisoning.",
+    epilog="Begin with: fedcrab demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 INTERRUPTED = 130
-Evidence = StrEnum("Evidence", ["all", "stored"])
-Rule = StrEnum("Rule", ["prefix", "last"])
-Preset = StrEnum("Preset", ["hardened", "paper"])
-Detector = StrEnum("Detector", ["ledger", "fldetector"])
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a history.")]
-HistoryOrRecovery = Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")]
-Malicious = Annotated[
-    str, typer.Option(metavar="IDS", help="Ids of the malicious clients: 3,7; - takes them from a pipe.")
-]
-Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core unless given.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-
-
-def _print(*things: Any) -> None:
-    width = None if sys.stdout.isatty() else 120
-    console = Console(width=width, markup=False, highlight=False, emoji=False)
-    for thing in things:
-        console.print(thing, soft_wrap=isinstance(thing, Text) and bool(thing.no_wrap))
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+for stage in (training, deciding, recovering, proving, studying):
+    app.add_typer(stage.app)
 
 
 @app.callback(invoke_without_command=True)
@@ -63,166 +32,8 @@ def version(
 ) -> None:
     """Recover a federated-learning model after poisoning."""
     if show_version:
-        _print(f"fedcrab {__version__}")
+        say(f"fedcrab {__version__}")
         raise typer.Exit
-
-
-@app.command(epilog="Example: fedcrab demo --out my-history")
-def demo(
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Keep histories and picture in this directory.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """A training with hidden attackers, recorded; then every way to recover from them, side by side."""
-    with run_demo(out) as result:
-        if as_json:
-            _print_json(result.to_table())
-        else:
-            _print(*result.tables())
-
-
-@app.command(epilog="Example: fedcrab train paper-mnist --history my-history --set attack.fraction=0.5")
-def train(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or the name of a preset.")],
-    directory: Annotated[Path, typer.Option("--history", metavar="DIR", help="Where to record.")],
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training.")] = False,
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train a simulated fleet, attackers and all, and record it.
-
-    Ctrl-C leaves a whole history; --resume goes on from it and gives the same bits.
-    """
-    from fedcrab.experiment.command import train_command
-
-    result = train_command(config, changes or [], directory, resume=resume, workers=workers)
-    if as_json:
-        _print_json(result.to_table())
-    else:
-        _print(*result.tables())
-
-
-@app.command(epilog="Example: fedcrab show my-history")
-def show(
-    directory: Directory,
-    everything: Annotated[bool, typer.Option("--all", help="Every row of a long history.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Rounds, windows, what is kept, clients, bytes."""
-    history = History.open(directory)
-    if as_json:
-        _print_json(to_table(history))
-    else:
-        _print(tables.history_tables(history, everything=everything))
-
-
-@app.command(epilog="Example: fedcrab detect my-history | fedcrab plan my-history --malicious -")
-def detect(
-    directory: Directory,
-    detector: Annotated[Detector, typer.Option(help="How to judge.")] = Detector.ledger,
-    everything: Annotated[bool, typer.Option("--all", help="Every client of many.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Who seems to be malicious, how sure that is and why; or that there is no sign of attack."""
-    detection = DETECTORS[detector.value](History.open(directory))
-    if as_json:
-        _print_json(detection.to_table())
-    else:
-        _print(*detection_tables(detection, everything=everything))
-
-
-@app.command("plan", epilog="Example: fedcrab plan my-history --malicious 3,7")
-def plan_command(
-    directory: HistoryOrRecovery,
-    malicious: Malicious,
-    preset: Annotated[Preset, typer.Option(help="The decision to take.")] = Preset.hardened,
-    beta: Annotated[float | None, typer.Option(help="Tolerated poison, as a share of honest work.")] = None,
-    evidence: Annotated[Evidence | None, typer.Option(help="What counts as evidence.")] = None,
-    rule: Annotated[Rule | None, typer.Option(help="Which record wins.")] = None,
-    curves: Annotated[bool, typer.Option("--curves", help="Show S and Φ of every record.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """How far to roll back, what would be replayed and at what cost; nothing is run.
-
-    Both presets are shown; --beta, --evidence and --rule change the chosen one. After a recovery, when more
-    attackers are found: of what 'recover' wrote, the plan is over its history, and those of before count too.
-    """
-    history, earlier = open_with_earlier(directory)
-    bad = sorted({*named(malicious, sys.stdin), *earlier})
-    given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
-    own = {name: value for name, value in given.items() if value is not None}
-    plans = {name: plan(history, bad, **settings) for name, settings in PRESETS.items()}
-    chosen = f"{preset.value}, changed" if own else preset.value
-    plans = {chosen: plan(history, bad, **{**PRESETS[preset.value], **own}), **plans}
-    history.model(plans[chosen].rollback_round)  # a decision for a damaged model is no decision
-    if as_json:
-        others = {name: p.to_table() for name, p in plans.items()}
-        _print_json({"preset": chosen, **plans[chosen].to_table(), "presets": others})
-        return
-    _print(tables.plans_table(plans), tables.shares_table(plans))
-    _print(*(tables.curve_table(p, name) for name, p in plans.items() if curves))
-    _print(*tables.warnings_lines(plans))
-
-
-@app.command(epilog="Example: fedcrab recover my-history --malicious 3,7 --method all --out recovered")
-def recover(
-    directory: HistoryOrRecovery,
-    malicious: Malicious,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write what is recovered.")],
-    method: Annotated[
-        str, typer.Option(help="crab-hardened, crab-paper, federaser, fedrecover, retrain, or all.")
-    ] = "crab-hardened",
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Rebuild the model with the honest clients of a simulated fleet.
-
-    Each step is saved: the same command goes on after an interruption, and gives the same bits.
-    """
-    from fedcrab.experiment.recover_command import recover_command
-
-    history, earlier = open_with_earlier(directory)
-    bad = {*named(malicious, sys.stdin), *earlier}
-    rows, refused = recover_command(history.path, bad, method, out, workers=workers)
-    _show_methods(rows, refused, as_json)
-
-
-@app.command(epilog="Example: fedcrab evaluate recovered")
-def evaluate(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote.")],
-    membership: Annotated[bool, typer.Option(help="Membership inference too: a shadow training.")] = True,
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Accuracy, what is left of the attack, membership, cost, distance: poisoned beside recovered."""
-    from fedcrab.experiment.recover_command import evaluate_command
-
-    rows = evaluate_command(directory, with_membership=membership, workers=workers)
-    _show_methods(rows, {}, as_json)
-
-
-def _show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        _print_json({"methods": rows, "refused": refused})
-        return
-    _print(tables.methods_table(rows))
-    _print(*(f"{name}: {why}" for name, why in refused.items()))
-
-
-@app.command(epilog="Example: fedcrab verify my-history")
-def verify(directory: Directory, as_json: AsJson = False) -> None:
-    """Check every byte of a history against its hashes."""
-    problems = History.verify(directory)
-    if as_json:
-        _print_json({"ok": not problems, "problems": problems})
-    else:
-        _print(*(problems or [f"{directory}: whole, every hash holds"]))
-    if problems:
-        raise typer.Exit(2)
 
 
 def main() -> None:

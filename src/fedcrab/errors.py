@@ -21,3 +21,7 @@ class HistoryError(FedcrabError):
 
 class DamagedError(HistoryError):
     """A history is not what its own hashes say it should be."""
+
+
+class FleetError(FedcrabError):
+    """The clients cannot be reached, or too few of them answer."""

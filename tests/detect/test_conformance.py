@@ -8,7 +8,7 @@ import pytest
 
 from detect.gatherings import ATTACKS, gathering, names, noisy
 from fedcrab import History, HistoryError, detect
-from fedcrab.cli import Detector
+from fedcrab.commands.deciding import Detector
 from fedcrab.detect import DETECTORS, Detection
 
 EVERY = pytest.mark.parametrize("detector", DETECTORS)

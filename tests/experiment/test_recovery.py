@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcrab import ConfigError, DamagedError, Every, Everything, History, HistoryError, Selective
+from fedcrab import (
+    ConfigError,
+    DamagedError,
+    Every,
+    Everything,
+    History,
+    HistoryError,
+    Selective,
+    plan,
+)
 from fedcrab.experiment import names
 from fedcrab.experiment.config import load
 from fedcrab.experiment.recover_command import evaluate_command, recover_command
@@ -131,3 +140,21 @@ def test_questions_that_cannot_be_answered(kept: dict[type, History], setup: Set
     with pytest.raises(ConfigError, match="carries no configuration"):
         recover_command(tmp_path / "bare", {"1"}, "retrain", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_the_plan_and_of_the_method_can_be_changed(
+    kept: dict[type, History], setup: Setup, tmp_path: Path
+) -> None:
+    bad, history = setup.attackers.clients, kept[Selective]
+    changed = Recovery("crab-hardened", history, bad, setup, beta=0.0, settle=0)
+    assert changed.plan == plan(history, bad, evidence="all", rule="prefix", beta=0.0)
+    rows, _ = recover_command(
+        history.path, bad, "crab-hardened", tmp_path / "out", changes=["beta=0.0", "settle=0"], workers=0
+    )
+    assert rows[1]["rollback_round"] == changed.plan.rollback_round
+    with pytest.raises(ConfigError, match="name it by --method"):
+        recover_command(history.path, bad, "all", tmp_path / "all", changes=["beta=0.1"])
+    with pytest.raises(ConfigError, match="has no setting 'hope'; its settings are"):
+        recover_command(history.path, bad, "retrain", tmp_path / "x", changes=["hope=1"], workers=0)
+    with pytest.raises(ConfigError, match="another settle"):
+        recover_command(history.path, bad, "crab-hardened", tmp_path / "out", changes=["beta=0.0"], workers=0)

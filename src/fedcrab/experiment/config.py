@@ -113,9 +113,19 @@ def presets() -> dict[str, str]:
 
 def load(source: str, changes: Sequence[str] = ()) -> Config:
     """The configuration in a TOML file or of a preset, with changes such as ``attack.fraction=0.5``."""
-    table = _parse(source, _text(source))
+    table = read_table(source)
     for change in changes:
         _change(table, change)
+    return validated(source, table)
+
+
+def read_table(source: str) -> dict[str, Any]:
+    """The TOML of a file or of a preset, as it stands."""
+    return _parse(source, _text(source))
+
+
+def validated(source: str, table: Mapping[str, Any]) -> Config:
+    """The configuration that a table describes."""
     try:
         return Config.model_validate(table)
     except ValidationError as error:
@@ -139,6 +149,14 @@ def _parse(source: str, text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: not TOML ({error})") from error
+
+
+def settings(changes: Sequence[str]) -> dict[str, Any]:
+    """Settings such as ``beta=0.1``, as a table."""
+    table: dict[str, Any] = {}
+    for change in changes:
+        _change(table, change)
+    return table
 
 
 def _change(table: dict[str, Any], change: str) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from fedcrab import aggregate, attack, recover
+from fedcrab import aggregate, attack
 from fedcrab.errors import ConfigError
 from fedcrab.history import Every, Everything, Selective
-from fedcrab.history.selection import Selection
-from fedcrab.recover import Step
-from fedcrab.rollback import PRESETS
+from fedcrab.recover.methods import METHODS as METHODS
 from fedcrab.simulate import partition
 
 RULES: Mapping[str, Callable[..., Any]] = {
@@ -50,24 +47,6 @@ SELECTIONS: Mapping[str, Callable[..., Any]] = {
     "everything": Everything,
 }
 
-
-@dataclass(frozen=True)
-class Method:
-    """A recovery method: its function, how the rollback is decided, its own settings, what it needs."""
-
-    function: Callable[..., Iterator[Step]]
-    plan: Mapping[str, Any]  # evidence, rule, beta
-    settings: Mapping[str, Any]
-    selection: Selection  # the history that it was made for
-
-
-METHODS: Mapping[str, Method] = {
-    "retrain": Method(recover.retrain, PRESETS["hardened"], {}, Selective()),
-    "federaser": Method(recover.federaser, PRESETS["hardened"], {}, Every(2)),
-    "fedrecover": Method(recover.fedrecover, PRESETS["hardened"], {}, Everything()),
-    "crab-paper": Method(recover.crab, PRESETS["paper"], recover.CRAB_PRESETS["paper"], Selective()),
-    "crab-hardened": Method(recover.crab, PRESETS["hardened"], recover.CRAB_PRESETS["hardened"], Selective()),
-}
 
 Thing = TypeVar("Thing")
 

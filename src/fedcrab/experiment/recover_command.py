@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.experiment import names
-from fedcrab.experiment.config import Config
+from fedcrab.experiment.config import Config, settings
+from fedcrab.experiment.curve import Curve
+from fedcrab.experiment.declared import write_certificate_of
 from fedcrab.experiment.recovery import Outcome, Recovery, judged, poisoned
 from fedcrab.experiment.results import read_results, write_result
 from fedcrab.experiment.setup import Setup, prepare
@@ -27,26 +29,42 @@ def setup_of(history: History, workers: int | None) -> Setup:
             f"{history.path}: carries no configuration of simulated clients; recover it with "
             "fedcrab.recover over a fleet of your own"
         )
+    if history.charter.notes.startswith('{"flower":'):
+        raise ConfigError(
+            f"{history.path}: recorded on Flower, where its clients are; recover it there: flwr run APP "
+            "--run-config \"mode='recover' malicious='...'\" (docs/flower.md)"
+        )
     return prepare(Config.from_json(history.charter.notes), workers=workers)
 
 
 def recover_command(
-    directory: Path, malicious: Collection[ClientId], method: str, out: Path, *, workers: int | None = None
+    directory: Path,
+    malicious: Collection[ClientId],
+    method: str,
+    out: Path,
+    *,
+    changes: Sequence[str] = (),
+    workers: int | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Recover by one method or by all that the history allows; the rows, and why others are not allowed."""
+    """Recover by one method or by all that the history allows; the rows, and why others are not allowed.
+
+    ``changes`` are settings of the one method, such as ``beta=0.1``.
+    """
     if method != "all":
         names.look_up("method", method, names.METHODS)
+    elif changes:
+        raise ConfigError("--set is for one method: name it by --method")
     history = History.open(directory)
     setup = setup_of(history, workers)
     outcomes, refused = [poisoned(history)], dict[str, str]()
     try:
         for name in names.METHODS if method == "all" else (method,):
             try:
-                recovery = Recovery(name, history, malicious, setup, saved=out / name)
+                recovery = Recovery(name, history, malicious, setup, saved=out / name, **settings(changes))
             except HistoryError as error:
                 refused[name] = str(error)
                 continue
-            outcomes.append(_follow(recovery, setup))
+            outcomes.append(_follow(recovery, Curve(out / name, setup)))
         if method != "all" and refused:
             raise HistoryError(refused[method])
         return _write(out, history, setup, outcomes), refused
@@ -59,11 +77,14 @@ def _write(out: Path, history: History, setup: Setup, outcomes: Collection[Outco
     rows = [judged(setup, outcome, retrained) for outcome in outcomes]
     for outcome, row in zip(outcomes, rows, strict=True):
         if outcome.plan is not None:
-            write_result(out / outcome.method, history, outcome, row)
+            write_result(out / outcome.method, history, outcome, {**row, "poisoned": rows[0]})
+    for outcome in outcomes:
+        if outcome.plan is not None:
+            write_certificate_of(out / outcome.method, outcome.plan, setup)
     return rows
 
 
-def _follow(recovery: Recovery, setup: Setup) -> Outcome:
+def _follow(recovery: Recovery, curve: Curve) -> Outcome:
     columns = (
         TextColumn(recovery.method),
         MofNCompleteColumn(),
@@ -74,7 +95,10 @@ def _follow(recovery: Recovery, setup: Setup) -> Outcome:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=recovery.length, completed=recovery.done)
         for step in recovery:
-            told = f"round {step.round}  accuracy {setup.probe.accuracy(step.model):.1%}"
+            if recovery.done == 1:
+                curve.add(None, recovery.start)
+            point = curve.add(step.round, step.model)
+            told = f"round {step.round}  accuracy {point['ta']:.1%}"
             progress.update(task, advance=1, description=told)
     return recovery.outcome()
 

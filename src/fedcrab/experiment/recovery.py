@@ -20,6 +20,8 @@ from fedcrab.recover.progress import resumable, saved_model, saved_steps
 from fedcrab.rollback import Plan, plan
 from fedcrab.types import ClientId, Vector
 
+PLANNED = ("beta", "evidence", "rule")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -47,9 +49,13 @@ class Recovery:
         saved: Path | None = None,
         **changes: Any,
     ) -> None:
-        """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on."""
+        """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on.
+
+        ``changes`` are other values for the method's own settings, and for the plan's beta, evidence, rule.
+        """
         row = names.look_up("method", method, names.METHODS)
-        self.method, self.plan = method, plan(history, malicious, **row.plan)
+        planned = {name: changes.pop(name) for name in PLANNED if name in changes}
+        self.method, self.plan = method, plan(history, malicious, **{**row.plan, **planned})
         self._fleet = MeteredFleet(setup.fleet, epochs=setup.config.local.epochs)
         self._saved, self._seconds = saved, 0.0
         self._last: Vector | None = None
@@ -61,7 +67,7 @@ class Recovery:
             what, row.function, self.plan, self._fleet, settings=settings, **fixed
         )  # refused here, before anything is written, where the history does not have what it needs
         if saved is not None:
-            request = {"method": method, **settings}
+            request = {"method": method, **planned, **settings}
             self._steps = resumable(
                 saved, row.function, self.plan, self._fleet, request=request, **settings, **fixed
             )
@@ -74,8 +80,17 @@ class Recovery:
     @property
     def length(self) -> int:
         """About how many there will be."""
-        whole = self.method.startswith("crab")
-        return len(self.plan.replay) if whole else len(self.plan.history.rounds)
+        return len(self.plan.replay) if self._rolls_back else len(self.plan.history.rounds)
+
+    @property
+    def start(self) -> Vector:
+        """The model that the first step starts from."""
+        history = self.plan.history
+        return history.model(self.plan.rollback_round) if self._rolls_back else history.initial_model()
+
+    @property
+    def _rolls_back(self) -> bool:
+        return self.method.startswith("crab")
 
     def __iter__(self) -> Iterator[Step]:
         """The steps; only the time that the method itself takes is counted."""
@@ -140,12 +155,12 @@ def judged(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> d
     }
 
 
-def attack_success_of(setup: Setup, model: Vector) -> AttackSuccess | None:
-    """ASR, where the attack has a trigger."""
+def attack_success_of(setup: Setup, model: Vector, most: int | None = None) -> AttackSuccess | None:
+    """ASR, where the attack has a trigger; on the first ``most`` test examples, or on all."""
     attack = setup.config.attack
     if attack is None or attack.name not in ("backdoor", "dba"):
         return None
     trigger = Trigger(**attack.settings.get("trigger", {}))
     target = attack.settings.get("target", 0)
-    x, y = setup.dataset.test_x, setup.dataset.test_y
+    x, y = setup.dataset.test_x[:most], setup.dataset.test_y[:most]
     return attack_success(setup.predictor.predict, model, x, y, target=target, trigger=trigger)

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedcrab.certify.folder import MODEL, SUMMARY
 from fedcrab.errors import DamagedError, HistoryError
 from fedcrab.experiment.recovery import Outcome
 from fedcrab.history import History
 from fedcrab.history.disk import explained, read_regular, sync_directory, write_named
 from fedcrab.history.snapshots import is_hash, read_model, write_model
 from fedcrab.types import Vector
-
-MODEL, SUMMARY = "model.safetensors", "summary.json"
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,14 @@ def calibrated(renewed: Harvest, lengths: Mapping[ClientId, float], *, cap: floa
     moving = without_zero(renewed, layout)
     trained, updates, capped = layout.trained(), moving.updates, []
     rows = np.empty_like(updates.vectors)
-    for row, client, fresh in zip(rows, updates.clients, updates.vectors, strict=True):
-        ratio = lengths[client] / norm(fresh, trained)
+    norms = tuple(norm(fresh, trained) for fresh in updates.vectors)
+    for row, client, fresh, length in zip(rows, updates.clients, updates.vectors, norms, strict=True):
+        ratio = lengths[client] / length
         if ratio > cap:
             capped.append(Capped(client, ratio))
         row[:] = calibrate(fresh, min(ratio, cap), trained)
     scaled = Updates(updates.clients, rows, updates.weights)
-    return replace(moving, updates=scaled, capped=tuple(capped))
+    return replace(moving, updates=scaled, capped=tuple(capped), renewed=norms)
 
 
 def without_zero(renewed: Harvest, layout: Layout) -> Harvest:

@@ -78,7 +78,7 @@ def _replay(
     settle: int,
 ) -> Iterator[Step]:
     layout = plan.history.charter.layout
-    rule, lengths = beside_buffers(aggregate, layout), _lengths(plan, gap)
+    rule, lengths = beside_buffers(aggregate, layout), planned_lengths(plan, gap)
     model = after.model if after else plan.history.model(plan.rollback_round)
     for place, (t, clients) in enumerate(plan.replay):
         if after and t <= after.round:
@@ -93,7 +93,7 @@ def _replay(
         model = step.model
 
 
-def _lengths(plan: Plan, gap: bool) -> dict[int, dict[ClientId, float]]:
+def planned_lengths(plan: Plan, gap: bool) -> dict[int, dict[ClientId, float]]:
     """The length that each client is calibrated to, in each replayed round."""
     clients, norms = _norms(plan.history)
     rounds = [t for t, _ in plan.replay]

@@ -50,7 +50,7 @@ def federaser(
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ConfigError(f"every must be a whole number of 1 or more, got {every!r}")
     fewer = fewer_epochs(epochs, ratio)
-    _check_history(plan.history)
+    check_history(plan.history)
     rounds = plan.history.kept[::every]
     return _replay(plan, fleet, aggregate or fedavg(), fewer, after, rounds, cap)
 
@@ -67,7 +67,7 @@ def fewer_epochs(epochs: int | None, ratio: float) -> int | None:
     return None if epochs is None else max(1, ceil(ratio * epochs - 1e-9))  # 0.1 × 30 is 3, not 4
 
 
-def _check_history(history: History) -> None:
+def check_history(history: History) -> None:
     """Round 0 is replayed from its stored updates; everything else from norms, which each history has."""
     if history.rounds[0].updates is None or 0 not in history.kept:
         raise HistoryError(

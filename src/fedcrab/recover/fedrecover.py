@@ -70,7 +70,7 @@ def fedrecover(
     """
     check_epochs(epochs)
     _check(pairs, tolerance)
-    _check_history(plan.history)
+    check_history(plan.history)
     schedule = scheduled(len(plan.history.rounds), pairs, warm_up, correct_every, tune)
     return _recover(plan, fleet, aggregate or fedavg(), epochs, after, schedule, pairs, tolerance)
 
@@ -102,7 +102,8 @@ def _check(pairs: int, tolerance: float) -> None:
         raise ConfigError(f"tolerance must be at least 0 and below 1, got {tolerance!r}")
 
 
-def _check_history(history: History) -> None:
+def check_history(history: History) -> None:
+    """Every round is estimated from its stored updates."""
     for entry in history.rounds:
         if entry.updates is None or history.contents.state(entry.index) == "dropped":
             raise HistoryError(

@@ -42,6 +42,7 @@ class Step:
     clients: tuple[ClientId, ...] = ()  # whose updates were aggregated
     examples: tuple[float, ...] = ()  # of each
     lengths: tuple[float, ...] = ()  # ‖·‖ of each update as it was aggregated, calibrated or not
+    renewed: tuple[float, ...] = ()  # ‖û‖ of each before it was calibrated; empty where none was
     asked: tuple[ClientId, ...] = ()  # who had to compute
     dropped: tuple[Rejection, ...] = ()  # who was asked, or answered, in vain
     capped: tuple[Capped, ...] = ()
@@ -71,6 +72,7 @@ class Step:
             "clients": list(self.clients),
             "examples": list(self.examples),
             "lengths": list(self.lengths),
+            "renewed": list(self.renewed),
             "asked": list(self.asked),
             "dropped": [[r.client, r.reason] for r in self.dropped],
             "capped": [[c.client, c.ratio] for c in self.capped],
@@ -87,6 +89,7 @@ class Step:
             clients=tuple(table["clients"]),
             examples=tuple(table["examples"]),
             lengths=tuple(table["lengths"]),
+            renewed=tuple(table.get("renewed", ())),
             asked=tuple(table["asked"]),
             dropped=tuple(Rejection(*r) for r in table["dropped"]),
             capped=tuple(Capped(*c) for c in table["capped"]),
@@ -105,6 +108,7 @@ class Harvest:
     dropped: tuple[Rejection, ...] = ()
     capped: tuple[Capped, ...] = ()
     fixed: tuple[Rejection, ...] = ()
+    renewed: tuple[float, ...] = ()  # ‖û‖ of each update before it was calibrated
 
     def applied(self, model: Vector, rule: Aggregate, layout: Layout, round: int) -> Step:
         """M̃ + aggregate; where there is nothing to aggregate, M̃."""
@@ -115,6 +119,7 @@ class Harvest:
             clients=updates.clients,
             examples=tuple(updates.weights.tolist()),
             lengths=tuple(norm(row, layout.trained()) for row in updates.vectors),
+            renewed=self.renewed,
             asked=self.asked,
             dropped=self.dropped,
             capped=self.capped,

@@ -1,0 +1,1 @@
+"""The commands, by what a user is doing: parse, call, print."""

@@ -1,0 +1,88 @@
+"""The answers to one question: looked at as they come, let in together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from fedcrab.admission import flaw, nobody
+from fedcrab.flower.answers import examples_of, loss_of, odd_ones, update_of
+from fedcrab.flower.arrays import Model
+from fedcrab.flower.exchange import Reason, unusable
+from fedcrab.types import ClientId, Rejection, Updates, Vector
+
+SILENT = "did not answer in time"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Whose answers are used, and why the others' are not."""
+
+    updates: Updates
+    replies: Mapping[ClientId, Message]  # in the order of the ids
+    rejected: tuple[Rejection, ...]
+    losses: tuple[tuple[float, float], ...]  # reported, each with the examples it is of
+
+
+@dataclass(slots=True)
+class Intake:
+    """Updates go straight into the rows of one matrix, a row a client, in the order of the ids."""
+
+    model: Model
+    start: Vector
+    clients: Mapping[int, ClientId]  # who was asked, by node
+    examples_key: str
+    _rows: dict[ClientId, int] = field(init=False)
+    _matrix: NDArray[np.float32] = field(init=False)
+    _weights: NDArray[np.float64] = field(init=False)
+    _seen: dict[int, tuple[Message, Reason | None]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rows = {client: row for row, client in enumerate(sorted(self.clients.values()))}
+        self._matrix = np.empty((len(self._rows), self.model.layout.size), np.float32)
+        self._weights = np.zeros(len(self._rows))
+
+    def judge(self, node: int, reply: Message) -> Reason | None:
+        """Why this node's answer cannot be used, or None."""
+        if id(reply) not in self._seen:
+            self._seen[id(reply)] = reply, unusable(reply) or self._read(node, reply)
+        return self._seen[id(reply)][1]
+
+    def _read(self, node: int, reply: Message) -> Reason | None:
+        row = self._rows[self.clients[node]]
+        try:
+            update = update_of(reply.content, self.model, self.start, self._matrix[row])
+            examples = examples_of(reply.content, self.examples_key)
+        except ValueError as error:
+            return str(error)[:300]
+        reason = flaw(update, examples, self.model.layout.size)
+        if reason is None and isinstance(examples, int | float):
+            self._weights[row] = examples
+        return reason
+
+    def admit(
+        self, replies: Mapping[int, Message], reasons: Mapping[int, Reason], keys: Collection[str] = ()
+    ) -> Admitted:
+        """The usable answers by node, and the others; ``reasons`` are known of those who gave none."""
+        left_out = {c: reasons.get(n, SILENT) for n, c in self.clients.items() if n not in replies}
+        left_out |= {self.clients[n]: why for n, reply in replies.items() if (why := self.judge(n, reply))}
+        good = {c: replies[n] for n, c in self.clients.items() if c not in left_out}
+        left_out |= dict.fromkeys(odd_ones(good), "its records are not named as the other clients' are")
+        used = {c: good[c] for c in sorted(good) if c not in left_out}
+        rejected = tuple(Rejection(c, left_out[c]) for c in sorted(left_out))
+        updates = self._updates(list(used))
+        weights = dict(zip(updates.clients, updates.weights.tolist(), strict=True))
+        told = [(loss_of(reply.content, tuple(keys)), weights[c]) for c, reply in used.items()]
+        return Admitted(updates, used, rejected, tuple((loss, w) for loss, w in told if loss is not None))
+
+    def _updates(self, clients: list[ClientId]) -> Updates:
+        if not clients:
+            return nobody(self.model.layout.size)
+        rows = [self._rows[client] for client in clients]
+        whole = len(rows) == len(self._rows)
+        matrix = self._matrix if whole else self._matrix[rows]
+        return Updates(tuple(clients), matrix, self._weights[rows])

@@ -1,0 +1,1 @@
+"""The paper's evaluation, item by item, its figures beside ours."""

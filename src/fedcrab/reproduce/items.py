@@ -1,0 +1,176 @@
+"""The items of the paper's evaluation, each as a suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedcrab.reproduce.scales import Scale
+from fedcrab.suite.description import Choice, MethodChoice, Suite
+
+# The paper runs FedEraser with an interval of one.
+FEDERASER = MethodChoice(method="federaser", label="federaser", history={"n": 1})
+METHODS: Sequence[str | MethodChoice] = ("retrain", FEDERASER, "fedrecover", "crab-paper", "crab-hardened")
+TRIM = Choice(name="noise-trim", settings={"scale": 5.0})
+CRABS = ("crab-paper", "crab-hardened")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One table or figure of the paper."""
+
+    name: str
+    title: str
+    place: str  # in the paper
+    suite: Callable[[Scale], Suite]
+    measures: tuple[str, ...]
+    says: str = ""  # what to know when reading the table
+    compared: str | None = "ta"  # the measure that is tested against retraining
+
+
+def _suite(scale: Scale, **more: Any) -> Suite:
+    common: dict[str, Any] = {
+        "base": scale.base,
+        "set": dict(scale.set),
+        "methods": list(METHODS),
+        "seeds": list(scale.seeds),
+        "membership": True,
+    }
+    return Suite(**{**common, **more})
+
+
+def _backdoor(*datasets: str, every_fraction: bool) -> Callable[[Scale], Suite]:
+    def suite(scale: Scale) -> Suite:
+        fractions = scale.fractions if every_fraction else scale.fractions[-1:]
+        chosen = list(dict.fromkeys(scale.first(name) for name in datasets))
+        return _suite(scale, datasets=chosen, attacks=["backdoor"], fractions=list(fractions))
+
+    return suite
+
+
+def _trim(scale: Scale) -> Suite:
+    half = list(scale.fractions[-1:])
+    return _suite(scale, datasets=list(scale.datasets), attacks=[TRIM], fractions=half, membership=False)
+
+
+def _sweep(name: str, values: Callable[[Scale], Sequence[float]]) -> Callable[[Scale], Suite]:
+    """Both presets of Crab with one number varied; all recover from the same trainings."""
+
+    def suite(scale: Scale) -> Suite:
+        methods = [_varied(crab, name, value) for crab in CRABS for value in values(scale)]
+        return _suite(
+            scale,
+            datasets=[scale.first("fashion-mnist")],
+            attacks=["backdoor"],
+            fractions=list(scale.fractions[-1:]),
+            methods=methods,
+        )
+
+    return suite
+
+
+def _varied(crab: str, name: str, value: float) -> MethodChoice:
+    symbol = {"rounds": "λ", "clients": "δ", "beta": "β"}[name]
+    options: dict[str, Any] = {name: value} if name == "beta" else {"history": {name: value}}
+    return MethodChoice(method=crab, label=f"{crab} {symbol}={value:g}", **options)
+
+
+DATASETS = ("mnist", "fashion-mnist", "cifar10")
+ITEMS: Mapping[str, Item] = {
+    item.name: item
+    for item in (
+        Item(
+            "memory",
+            "Memory and computation",
+            "Table II",
+            _backdoor("mnist", every_fraction=True),
+            ("bytes", "rounds", "client_rounds", "sample_gradients"),
+            "Bytes are those of the history on disk, which the paper counts as update vectors: ours keeps "
+            "geometry in their place. FedEraser's local epochs are half of the others'.",
+            compared=None,
+        ),
+        Item(
+            "time",
+            "Running time of a recovery round",
+            "Table III",
+            _backdoor(*DATASETS, every_fraction=False),
+            ("seconds_a_round", "rounds", "seconds"),
+            "Seconds depend on machine, model and share of the examples: only ratios within a line of the "
+            "paper's table and ours can be compared. The last column is the whole recovery, the server's own "
+            "work included.",
+            compared=None,
+        ),
+        Item(
+            "curves",
+            "Loss while recovering",
+            "Figure: loss descent",
+            _backdoor(*DATASETS, every_fraction=True),
+            ("rounds", "client_rounds", "ta"),
+            "The loss is that of the server's probe set.",
+        ),
+        Item(
+            "rollback",
+            "How far the model is rolled back",
+            "Section on recovery speed",
+            _backdoor(*DATASETS, every_fraction=True),
+            ("rollback_round", "rounds", "ta", "asr"),
+            "The round that each seed's recovery starts from.",
+        ),
+        Item(
+            "backdoor-mnist",
+            "Test accuracy after a backdoor, MNIST",
+            "Figure: MNIST test accuracy",
+            _backdoor("mnist", every_fraction=True),
+            ("ta", "asr", "client_rounds", "distance"),
+        ),
+        Item(
+            "backdoor-others",
+            "Test accuracy after a backdoor at 50%, Fashion-MNIST and CIFAR-10",
+            "Figure: Fashion-MNIST and CIFAR-10 test accuracy",
+            _backdoor("fashion-mnist", "cifar10", every_fraction=False),
+            ("ta", "asr", "client_rounds", "distance"),
+        ),
+        Item(
+            "trim",
+            "Test accuracy after the Trim attack",
+            "Figure: trim attack test accuracy",
+            _trim,
+            ("ta", "client_rounds", "distance"),
+            "Half of the clients attack. Noise on 10% of the coordinates, of five times the deviation of the "
+            "update: the paper gives neither share nor size.",
+        ),
+        Item(
+            "resilience",
+            "ASR and MISR after recovery",
+            "Figure: MISR and ASR",
+            _backdoor(*DATASETS, every_fraction=False),
+            ("asr", "asr_with_target", "misr", "misr_balanced_accuracy", "misr_auc"),
+            compared="misr",
+            says="MISR is the recall of membership inference on the malicious clients' clean examples. It "
+            "has a meaning only beside the retrained model's, and beside balanced accuracy, where 50% is "
+            "guessing.",
+        ),
+        Item(
+            "lambda",
+            "Share of rounds kept, λ",
+            "Figure: selection ratios",
+            _sweep("rounds", lambda scale: scale.lambdas),
+            ("ta", "asr", "rounds", "client_rounds", "bytes"),
+        ),
+        Item(
+            "delta",
+            "Share of clients kept, δ",
+            "Figure: selection ratios",
+            _sweep("clients", lambda scale: scale.deltas),
+            ("ta", "asr", "rounds", "client_rounds"),
+        ),
+        Item(
+            "beta",
+            "Sensitivity threshold β",
+            "Figure: adaptive rollback",
+            _sweep("beta", lambda scale: scale.betas),
+            ("ta", "asr", "rollback_round", "client_rounds"),
+        ),
+    )
+}

@@ -1,0 +1,141 @@
+"""Every bound that is called sound, against the distance itself, on convex problems with known constants."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from fedcrab import plan
+from fedcrab.certify import SOUND, Certificate, certify
+from fedcrab.recover import CRAB_PRESETS, crab, retrain
+from trials.convex import Problem, Training, random_training
+
+
+def distance(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.linalg.norm(one.astype(np.float64) - other))
+
+
+def residual(problem: Problem, model: np.ndarray, honest: list[str]) -> float:
+    updates = problem.train(model, honest, round=0)
+    return float(np.linalg.norm(updates.weights @ updates.vectors.astype(np.float64) / updates.weights.sum()))
+
+
+def gap(problem: Problem, honest: list[str], model: np.ndarray) -> float | None:
+    """At least F(model) - inf F: losses of 0 or more, above a parabola where they are strongly convex."""
+    if problem.mu < 0:
+        return None
+    weights, point = [problem.clients[c].examples for c in honest], model.astype(float)
+    slopes = [problem.clients[c].loss(point, 0)[1] for c in honest]
+    slope = np.average(slopes, axis=0, weights=weights)
+    above = problem.honest_loss(point, honest)
+    return min(above, float(slope @ slope) / (2 * problem.mu)) if problem.mu else above
+
+
+def certified(training: Training, seed: int) -> tuple[Certificate, dict[str, float]]:
+    """A certificate with everything declared, and what each of its bounds is a bound of."""
+    rng, problem, history = np.random.default_rng((seed, 1)), training.problem, training.history
+    settings = {"evidence": str(rng.choice(["all", "stored"])), "rule": str(rng.choice(["prefix", "last"]))}
+    decided = plan(history, training.malicious, beta=float(rng.choice([0, 0.3, 3, 1e9])), **settings)
+    preset = CRAB_PRESETS[str(rng.choice(["paper", "hardened"]))]
+    steps, again = list(crab(decided, problem, **preset)), list(retrain(decided, problem))
+    back, model = training.models[decided.rollback_round], steps[-1].model
+    scratch = [training.models[0], *(s.model for s in again)]
+    honest = sorted({*problem.clients} - training.malicious)
+    beyond = [back, *_onwards(problem, back, honest, len(history.rounds))]
+    given = problem.assumptions(
+        residual=residual(problem, model, honest),
+        gradient=problem.steepest,
+        initial_gap=gap(problem, honest, training.models[0]),
+        rollback_gap=gap(problem, honest, back),
+    )
+    certificate = certify(
+        decided, model, steps, method="crab", crab=preset, assumptions=given, retrained_steps=again
+    )
+    t = decided.rollback_round
+    gone, far = distance(model, back), distance(model, scratch[-1])
+    later = sum(distance(a, b) for a, b in zip(scratch[t:], scratch[t + 1 :], strict=False))
+    truth = dict.fromkeys(("path.planned", "path.travelled", "path.moved"), gone)
+    truth |= {
+        f"retraining.{n}": later for n in ("measured", "constants", "ledger", "fading", "shortest", "descent")
+    }
+    truth |= {f"distance.{n}": far for n in ("parts", "poisoned", "residual", "measured", "coupled", "kept")}
+    truth |= {
+        "poison.rollback": distance(back, scratch[t]),
+        "poison.whole": distance(training.models[-1], scratch[-1]),
+    }
+    truth |= {"theorem1.retraining": distance(beyond[-1], back)}
+    return certificate, truth
+
+
+def _onwards(problem: Problem, start: np.ndarray, honest: list[str], rounds: int) -> list[np.ndarray]:
+    """Training with the honest clients from this model on, as Theorem 1 has it."""
+    models = [start]
+    for t in range(rounds):
+        updates = problem.train(models[-1], honest, round=t)
+        models.append(
+            models[-1] + (updates.weights @ updates.vectors / updates.weights.sum()).astype(np.float32)
+        )
+    return models[1:]
+
+
+def try_one(seed: int, path: Path) -> Counter[str]:
+    """Check one random history; which bounds were called sound."""
+    certificate, truth = certified(random_training(seed, path), seed)
+    called = Counter()
+    for name, term in certificate.terms.items():
+        if term.flag == SOUND and name in truth:
+            assert term.value is not None
+            assert truth[name] <= term.value, f"seed {seed}: {name} says {term.value}, measured {truth[name]}"
+            called[name] += 1
+    return called
+
+
+PROVED = [
+    *("path.planned", "path.travelled", "path.moved", "poison.rollback", "poison.whole"),
+    *(
+        "retraining.measured",
+        "retraining.constants",
+        "retraining.ledger",
+        "retraining.fading",
+        "retraining.shortest",
+    ),
+    *(
+        "retraining.descent",
+        "distance.parts",
+        "distance.poisoned",
+        "distance.residual",
+        "theorem1.retraining",
+    ),
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a place: a thousand histories force a disk to write for minutes."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as name:
+        yield Path(name)
+
+
+def try_many(seeds: range, place: Path, least: int) -> None:
+    called = Counter()
+    for seed in seeds:
+        called += try_one(seed, place / str(seed))
+        shutil.rmtree(place / str(seed))
+    assert {name for name in PROVED if called[name] < least} == set(), called
+
+
+def test_no_sound_bound_is_violated(place: Path) -> None:
+    try_many(range(120), place, 4)
+
+
+@pytest.mark.slow
+def test_no_sound_bound_is_violated_by_thousands(place: Path) -> None:
+    try_many(range(1000, 4000), place, 100)

@@ -1,0 +1,78 @@
+"""What is declared of a simulated softmax regression is true of it, and its certificates hold."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedcrab import History, plan
+from fedcrab.certify import SOUND, read_certificate, verify_certificate
+from fedcrab.experiment.config import load
+from fedcrab.experiment.declared import declared
+from fedcrab.experiment.recover_command import recover_command
+from fedcrab.experiment.setup import open_history, prepare, run
+
+COMMON = [
+    "model=softmax",
+    "rounds=5",
+    "clients.count=6",
+    "data.examples_per_client=40",
+    "attack.fraction=0.34",
+]
+FULL = ["local.batch=64", "local.epochs=1", "local.learning_rate=0.05", "local.weight_decay=0.1"]
+BATCHES = ["local.batch=8", "local.epochs=2", "local.learning_rate=0.02"]
+
+
+@pytest.fixture(scope="module", params=[FULL, BATCHES], ids=["full batch", "batches"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    place = tmp_path_factory.mktemp("declared")
+    setup = prepare(load("digits", [*COMMON, *request.param]), workers=0)
+    with open_history(setup, place / "h", resume=False) as history:
+        for _ in run(setup, history):
+            pass
+    return place, setup
+
+
+def test_curvature_and_gradients_are_within_what_is_declared(trained) -> None:
+    place, setup = trained
+    decided = plan(History.open(place / "h"), setup.attackers.clients)
+    given, rng = declared(setup, decided), np.random.default_rng(0)
+    honest = [c for c in setup.honest.clients if c not in decided.malicious]
+    module = setup.architecture.build()
+    for client in honest[:2]:
+        x, y = (torch.from_numpy(np.array(part)) for part in setup.honest.examples(client))
+        for _ in range(5):
+            point = torch.from_numpy(rng.normal(size=650).astype(np.float32))
+            direction = torch.from_numpy(rng.normal(size=650).astype(np.float32))
+            slope, curve = slope_and_curve(module, point, direction, x, y, setup.config.local.weight_decay)
+            assert given.convexity - 1e-5 <= curve <= given.smoothness
+            assert given.gradient is None or slope <= given.gradient
+    assert given.local_expansion() <= 1
+    assert given.full_batch == (setup.config.local.batch == 64)
+    assert (given.fewest_steps, given.most_steps) == ((1, 1) if given.full_batch else (10, 10))
+
+
+def slope_and_curve(module, point, direction, x, y, decay) -> tuple[float, float]:
+    """‖∇f‖ and dᵀ∇²f·d/‖d‖² at a point."""
+
+    def loss(flat: torch.Tensor) -> torch.Tensor:
+        weight, bias = flat[:640].reshape(10, 64), flat[640:]
+        logits = x.flatten(1) @ weight.T + bias
+        return torch.nn.functional.cross_entropy(logits, y) + decay / 2 * flat @ flat
+
+    assert sum(p.numel() for p in module.parameters()) == len(point)
+    slope = torch.autograd.functional.jacobian(loss, point)
+    curved = torch.autograd.functional.hvp(loss, point, direction)[1]
+    return float(slope.norm()), float(direction @ curved / (direction @ direction))
+
+
+def test_recover_leaves_certificates_that_hold(trained) -> None:
+    place, setup = trained
+    rows, _ = recover_command(place / "h", setup.attackers.clients, "all", place / "out", workers=0)
+    apart = {row["method"]: row["distance"] for row in rows}
+    for method in ("crab-hardened", "crab-paper", "retrain"):
+        path = place / "out" / method / "certificate.json"
+        table = read_certificate(path)
+        assert verify_certificate(path) == []
+        bounds = {n: t for n, t in table["terms"].items() if n.startswith("distance.") and t["flag"] == SOUND}
+        assert len(bounds) >= 4
+        assert all(term["value"] >= apart[method] * (1 - 1e-6) for term in bounds.values())

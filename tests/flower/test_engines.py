@@ -1,0 +1,71 @@
+"""The same training and recovery in one process, in Flower's simulation engine and in a real deployment."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deployment import Deployment, deployed, simulated
+from scenes import SITES, Plain, plainly_recorded
+
+from fedcrab import History, plan, recover
+from fedcrab.history.snapshots import read_model
+
+
+def run_both(trial: Deployment, place: Path, malicious: str, *more: str, **config: object) -> None:
+    """Train and recover, as a user would: two commands."""
+    common = {"history": str(place / "h"), "recovered": str(place / "out"), **config}
+    assert trial.finished(trial.flwr_run(*more, **common), 900) == "finished:completed"
+    request = {"mode": "recover", "malicious": malicious, "method": "crab"}
+    assert trial.finished(trial.flwr_run(*more, **common, **request), 900) == "finished:completed"
+
+
+def assert_same(place: Path, malicious: str, sites: int, rounds: int) -> None:
+    """The decisions of a fleet of one process, and its recovered model to 1e-5."""
+    ours = plainly_recorded(place / "plain", SITES[:sites], rounds=rounds)
+    theirs = History.open(place / "h")
+    assert History.verify(place / "h") == []
+    assert [bare(r.clients) for r in theirs.rounds] == [bare(r.clients) for r in ours.rounds]
+    assert theirs.kept == ours.kept
+    assert [r.selected.tolist() for r in theirs.rounds] == [r.selected.tolist() for r in ours.rounds]
+    np.testing.assert_allclose(theirs.final_model(), ours.final_model(), atol=1e-5)
+    mine, found = plan(ours, ["site-2"]), plan(theirs, [malicious])
+    assert (found.rollback_round, found.index, found.candidates) == (
+        mine.rollback_round,
+        mine.index,
+        mine.candidates,
+    )
+    assert [(t, bare(c)) for t, c in found.replay] == [(t, bare(c)) for t, c in mine.replay]
+    assert found.sensitivity == pytest.approx(mine.sensitivity, rel=1e-4)
+    out = place / "out" / "crab-hardened"
+    digest = json.loads((out / "summary.json").read_text())["model_sha256"]
+    recovered = read_model(out / "model.safetensors", digest, theirs.charter.layout)
+    *_, last = recover.crab(mine, Plain())
+    np.testing.assert_allclose(recovered, last.model, atol=1e-5)
+    assert Plain().loss(recovered) < Plain().loss(theirs.final_model())
+
+
+def bare(clients: tuple[str, ...]) -> list[str]:
+    return [client.rpartition("-")[2] for client in clients]
+
+
+@pytest.mark.slow
+def test_the_simulation_engine_gives_the_same(tmp_path: Path) -> None:
+    with simulated(tmp_path / "trial") as trial:
+        engine = ("--federation-config", "num-supernodes=8 client-resources-num-cpus=1")
+        run_both(trial, tmp_path, "2", *engine, rounds=4, sites=8)
+    assert History.open(tmp_path / "h").clients == tuple("01234567")
+    assert_same(tmp_path, "2", sites=8, rounds=4)
+
+
+def test_a_deployment_gives_the_same(tmp_path: Path) -> None:
+    with deployed(tmp_path / "trial", 4) as trial:
+        run_both(trial, tmp_path, "site-2", rounds=2, sites=4)
+    assert_same(tmp_path, "site-2", sites=4, rounds=2)
+
+
+@pytest.mark.slow
+def test_a_deployment_of_eight_gives_the_same(tmp_path: Path) -> None:
+    with deployed(tmp_path / "trial", 8) as trial:
+        run_both(trial, tmp_path, "site-2", rounds=4, sites=8)
+    assert_same(tmp_path, "site-2", sites=8, rounds=4)

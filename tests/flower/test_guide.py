@@ -1,0 +1,70 @@
+"""docs/flower.md as a new user would follow it: every block, in its order, on a copy of the example."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from deployment import BIN, Deployment, environment, free_port, simulated
+
+from test_documents import BLOCK, assert_shown
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "flower.md").read_text()
+FIRST, _, SECOND = GUIDE.partition("## On real machines")
+
+
+def follow(text: str, app: Path, env: dict[str, str]) -> None:
+    """Write the files that a block names, apply what is a difference, run what is a session."""
+    for kind, block in BLOCK.findall(text):
+        if kind == "python":
+            (app / block.partition("\n")[0].removeprefix("# ")).write_text(block)
+        elif kind == "diff":
+            reverse = ["patch", "-p1", "-R"]
+            subprocess.run(reverse, input=block, text=True, cwd=app, check=True)
+            assert "fedcrab" not in (app / "digits" / "server.py").read_text()
+            subprocess.run(["patch", "-p1"], input=block, text=True, cwd=app, check=True)
+        else:
+            assert kind == "console", f"a block of kind {kind} is run by nobody"
+            session(block, app, env)
+
+
+def session(block: str, app: Path, env: dict[str, str]) -> None:
+    for part in block.split("$ ")[1:]:
+        command, _, expected = part.partition("\n")
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run(["sh", "-c", command], cwd=app, env=env, timeout=900, **streams)
+        logs = "".join(p.read_text(errors="replace")[-3000:] for p in app.glob("*.log"))
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{logs}"
+        assert_shown(expected, done.stdout)
+
+
+def copied(place: Path) -> Path:
+    app = place / "my-app"
+    shutil.copytree(ROOT / "examples" / "flower", app)
+    return app
+
+
+def test_the_guide_in_simulation(tmp_path: Path) -> None:
+    app = copied(tmp_path)
+    with simulated(tmp_path / "trial") as trial:
+        follow(FIRST, app, environment(trial.home))
+
+
+@pytest.mark.slow
+def test_the_guide_on_real_machines(tmp_path: Path) -> None:
+    app = copied(tmp_path)
+    trial = Deployment(tmp_path / "trial", 0)
+    trial.home = app / "federation" / "flwr"
+    env = {**environment(trial.home), "PORT": str(free_port())}
+    try:
+        follow(SECOND, app, env)
+        assert not (app / "federation" / "pids").exists()
+    finally:
+        trial.close()
+
+
+def test_no_block_is_left_out() -> None:
+    kinds = {kind for kind, _ in BLOCK.findall(GUIDE)}
+    assert kinds == {"python", "diff", "console"}
+    assert (BIN / "flwr").exists()

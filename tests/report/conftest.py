@@ -1,0 +1,22 @@
+"""One browser for all tests of pages."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from report.in_browser import CHROMIUM, FLAGS
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, where there is one; `make browser` installs it."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; `make browser` installs it and runs these tests")
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="no Playwright here; `make browser` installs it"
+    )
+    with driver.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()

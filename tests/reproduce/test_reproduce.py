@@ -1,0 +1,144 @@
+"""The paper's evaluation at scale `smoke`, for real, and what is made of it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fedcrab import ConfigError
+from fedcrab.reproduce.claims import TESTS, Seen, largest_rise
+from fedcrab.reproduce.command import Reproduced, reproduce_command
+from fedcrab.reproduce.formulas import formulas
+from fedcrab.reproduce.items import ITEMS
+from fedcrab.reproduce.paper import claims, figures
+from fedcrab.reproduce.scales import SCALES
+from fedcrab.suite.expansion import expand
+from fedcrab.suite.schedule import trainings
+
+CELLS = {name: [expand(item.suite(scale)) for scale in SCALES.values()] for name, item in ITEMS.items()}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reproduced")
+
+
+@pytest.fixture(scope="module")
+def smoke(place: Path) -> Reproduced:
+    done = reproduce_command(None, "smoke", place / "results", place / "docs", jobs=2)
+    assert done.failed == {}
+    return done
+
+
+def test_every_item_is_run(smoke: Reproduced, place: Path) -> None:
+    assert [section.item.name for section in smoke.sections] == list(ITEMS)
+    assert all(len(section.rows) == len(section.cells) > 0 for section in smoke.sections)
+    for name in ITEMS:
+        assert (place / "results" / "smoke" / name / "table.tex").is_file()
+    json.dumps(smoke.to_table(), allow_nan=False)
+
+
+def test_the_document_says_what_was_run(smoke: Reproduced, place: Path) -> None:
+    text = (place / "docs" / "results.md").read_text()
+    assert SCALES["smoke"].says in text
+    assert all(f"(`{name}`)" in text for name in ITEMS)
+    for section in smoke.sections:
+        assert section.ran in text
+    assert "not found" not in text  # digits say nothing about the paper
+    for picture in re.findall(r"\]\((.*\.png)\)", text):
+        assert (place / "docs" / picture).read_bytes().startswith(b"\x89PNG")
+    assert "results-smoke/loss-digits.png" in text
+
+
+def test_one_item_alone_is_taken_from_what_is_there(smoke: Reproduced, place: Path) -> None:
+    done = reproduce_command("beta", "smoke", place / "results", None, run=False)
+    (section,) = done.sections
+    assert [row["method"] for row in section.rows][-1] == "crab-hardened β=0.9"
+    assert done.tables()
+
+
+def test_what_was_not_run_is_said(tmp_path: Path) -> None:
+    done = reproduce_command("trim", "laptop", tmp_path / "results", tmp_path, run=False)
+    text = (tmp_path / "results.md").read_text()
+    assert "Not run yet" in text
+    assert f"0 of {len(done.sections[0].cells)} cells" in text
+
+
+def test_unknown_names_list_the_known(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no item 'fame'; there are memory, time"):
+        reproduce_command("fame", "smoke", tmp_path, None)
+    with pytest.raises(ConfigError, match="no scale 'huge'; there are smoke, laptop, full"):
+        reproduce_command("time", "huge", tmp_path, None)
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_item_can_be_asked_for_at_every_scale(name: str) -> None:
+    smoke, laptop, full = CELLS[name]
+    assert len(smoke) < len(laptop) == len(full)
+    assert {cell.config.data.name for cell in smoke} == {"digits"}
+    assert all(cell.config.data.examples_per_client is None for cell in full)
+
+
+def test_items_share_their_trainings() -> None:
+    laptop = [cell for _, cells, _ in CELLS.values() for cell in cells]
+    assert len(trainings(laptop)) == 3 * 3 * 3 + 3 * 3  # backdoor at three shares, trim at one; three seeds
+
+
+def test_every_figure_of_the_paper_has_its_cell_and_every_claim_its_test() -> None:
+    for name, (_, laptop, _) in CELLS.items():
+        rows = [dict(cell.labels) for cell in laptop]
+        for figure in figures(name):
+            assert any(figure.matches(row) for row in rows), figure
+        assert claims(name)
+        assert all(claim.test in TESTS for claim in claims(name))
+    assert {claim.test for name in ITEMS for claim in claims(name)} == set(TESTS)
+
+
+def test_the_formulas_by_hand() -> None:
+    """Table II for 20 clients, half of them honest, 40 rounds, 784 × 128 + 128 + 128 × 10 + 10 numbers."""
+    cells = [cell for cell in CELLS["memory"][1] if dict(cell.labels)["fraction"] == 0.5]
+    rows = [{**dict(cell.labels), "key": cell.key, "bytes": 5000, "client_rounds": 240} for cell in cells]
+    told = {line[0]: line for line in formulas(rows, cells).rows}
+    assert told["retrain"][1:4] == ("O(CMT)", "326 MB", "nothing is needed")
+    assert told["federaser"][1:4] == ("O(CM⌊T/Δt⌋)", "326 MB", "5 kB")
+    assert told["crab-paper"][1:4] == ("O(λδCMT)", "137 MB", "5 kB")  # 0.6 × 0.7 × 325.7
+    assert [told[m][5] for m in ("retrain", "federaser", "fedrecover", "crab-paper")] == [
+        "40",
+        "40",
+        "12",
+        "24",
+    ]
+    assert told["crab-paper"][6] == "24.0"
+
+
+def row(method: str, **more: object) -> dict[str, object]:
+    return {"dataset": "mnist", "fraction": 0.5, "method": method, "seed": 0, "key": method, **more}
+
+
+def found(test: str, *rows: dict[str, object], **curves: object) -> bool | None:
+    return TESTS[test](Seen(rows, curves)).holds
+
+
+def test_claims_by_hand() -> None:
+    crab, retrain = row("crab-paper", ta=0.8811), row("retrain", ta=0.9328)
+    assert found("crab_near_retrain", crab, retrain) is True
+    assert found("crab_near_retrain", crab, row("retrain", ta=0.95)) is False
+    assert found("crab_near_retrain", crab) is None
+    assert found("accuracy_falls_at_50", row("poisoned", ta=0.4669)) is True
+    assert found("accuracy_falls_at_50", row("poisoned", ta=0.9)) is False
+    assert found("rolls_back_to_2_to_3", row("crab-paper", rollback_round=3)) is True
+    assert found("rolls_back_to_2_to_3", row("crab-paper", rollback_round=0)) is False
+    low, high = row("crab-paper β=0.1", ta=0.8133), row("crab-paper β=0.3", ta=0.8048)
+    assert found("beta_03_is_free", low, high) is True
+    assert found("beta_03_is_free", low, row("crab-paper β=0.3", ta=0.7)) is False
+    assert found("asr_at_floor", row("crab-paper", asr_with_target=0.1)) is True
+    assert found("asr_at_floor", row("crab-paper", asr_with_target=0.9)) is False
+    shares = [row("crab-paper", asr_with_target=asr, fraction=f) for f, asr in ((0.1, 0.9), (0.5, 0.1))]
+    assert found("asr_at_floor_at_every_share", *shares[1:]) is True
+    assert found("asr_at_floor_at_every_share", *shares) is False
+    curve = [(0, 1, 2.0, None), (1, 2, 4.0, None), (2, 3, 5.0, None), (3, 4, 1.0, None)]
+    assert largest_rise(curve) == 2.5
+    both = row("fedrecover"), row("retrain")
+    assert found("fedrecover_jumps", *both, fedrecover=curve, retrain=curve[3:]) is True
+    assert found("fedrecover_jumps", *both, fedrecover=curve[2:], retrain=curve) is False
