@@ -36,7 +36,7 @@ def assert_never_less(decision: Plan, truth: list[float]) -> None:
         assert s >= truth[t] * (1 - 1e-6) - 1e-6 * max(truth)
 
 
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=25)
 @given(trainings())
 def test_of_any_training(training: Training) -> None:
     check_displacement(training)
@@ -99,7 +99,7 @@ KINDS = st.sampled_from(["ill", "noise", "evade", "to and fro"])
 NAMED = st.sets(st.sampled_from(CLIENTS), min_size=1, max_size=5)
 
 
-@settings(relaxed, max_examples=25)
+@settings(relaxed, max_examples=12)
 @given(KINDS, st.integers(0, 10**6), NAMED)
 def test_of_training_without_them(kind: str, seed: int, named: set[str]) -> None:
     check_counterfactual(kind, seed, named)
