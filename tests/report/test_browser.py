@@ -90,8 +90,10 @@ def test_what_is_said_is_what_is_computed(history: History, browser: Any, tmp_pa
         assert f"{cost['share_of_retrain']:.0%} of retraining" in page.text("#brief")
         assert page.page.locator("#warnings li").all_inner_texts() == list(told.warnings)
         page.page.locator("#records-table summary").click()
+        page.page.locator("#records-table tbody tr").first.wait_for()
         assert page.page.locator("#records-table tbody tr").count() == len(told.candidates)
         page.page.locator("#replay-table summary").click()
+        page.page.locator("#replay-table tbody tr").first.wait_for()
         rows = page.page.locator("#replay-table tbody tr").all_inner_texts()
         assert [row.split("\t")[2] for row in rows] == [", ".join(c) or rows[0] for _, c in told.replay]
         arguments = shlex.split(page.page.locator("#commands code").first.inner_text())
@@ -199,7 +201,7 @@ def test_a_command_is_copied(history: History, browser: Any, tmp_path: Path) -> 
     path = written(history, tmp_path / "p.html", "2")
     with opened(browser, path, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.page.locator("#commands button").first.click()
-        page.page.wait_for_function("document.querySelector('#commands .told').textContent")
+        page.page.locator("#commands .told:not(:empty)").wait_for()
         copied = page.page.evaluate("navigator.clipboard.readText()")
         assert copied == page.page.locator("#commands code").first.inner_text()
 

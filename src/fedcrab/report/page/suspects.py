@@ -14,7 +14,7 @@ MOST_JUDGED = 200  # clients: the detector compares every pair of them, and a pa
 
 def judged(history: History) -> Detection | None:
     """The detector's judgement; None where there is nothing to judge, or too much to do it in passing."""
-    return ledger(history) if history.rounds and len(history.clients) <= MOST_JUDGED else None
+    return ledger(history) if 2 <= len(history.clients) <= MOST_JUDGED else None
 
 
 def suspects_of(detection: Detection | None) -> list[ClientId]:

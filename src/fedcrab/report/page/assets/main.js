@@ -39,7 +39,7 @@ function sayWhatIsReduced() {
   const carried = page.tookPart.filter(Boolean).length;
   const said = [];
   if (facts.others) said.push(`${plural(facts.others + carried, "client")} took part; this page carries the ${whole.format(carried)} that were named, are suspected, or moved the model most. The other ${whole.format(facts.others)} count as honest, exactly, and cannot be marked here: “fedcrab report --malicious” brings them in, “fedcrab plan” takes any.`);
-  if (facts.rounds && !facts.detection) said.push("The detector was not asked: with this many clients it takes its time, and “fedcrab detect” is the place for that.");
+  if (carried > 1 && !facts.detection) said.push("The detector was not asked: with this many clients it takes its time, and “fedcrab detect” is the place for that.");
   if (facts.turnedAwayOthers) said.push(`${plural(facts.turnedAwayOthers, "client")} more were turned away from every round and are not shown.`);
   if (facts.rejections.others) said.push(`${plural(facts.rejections.others, "rejection")} of clients or rounds not shown here are in “fedcrab show”.`);
   byId("reduced").hidden = !said.length;
