@@ -55,12 +55,13 @@ def _t(moves: Matrix64, falls: Matrix64) -> float:
     scale = float(np.abs(moves).max()) or 1.0
     moves = moves / scale
     products = moves.T @ moves
-    products = products + RIDGE * float(np.diagonal(products).max()) * np.eye(2)
-    if not np.isfinite(products).all() or np.linalg.cond(products) > WORST_CONDITION:
+    ridged = products + RIDGE * float(np.diagonal(products).max()) * np.eye(2)
+    if not np.isfinite(ridged).all() or np.linalg.cond(ridged) > WORST_CONDITION:
         return 0.0
-    coefficients = np.linalg.solve(products, moves.T @ falls)
+    coefficients = np.linalg.solve(ridged, moves.T @ falls)
     left = falls - moves @ coefficients
     variance = max(float(left @ left) / (len(falls) - 2), 1e-12 * float(falls @ falls))
     contrast = np.array([1.0, -1.0])
-    error = np.sqrt(variance * contrast @ np.linalg.solve(products, contrast))
+    spread = np.linalg.solve(ridged, contrast)
+    error = np.sqrt(variance * spread @ products @ spread)
     return float(contrast @ coefficients / error) if error > 0 else 0.0
