@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from detect.gatherings import ATTACKS, gathering, names, noisy
-from fedcrab import History, HistoryError, detect
+from fedcrab import History, HistoryError, Round, Updates, detect
 from fedcrab.commands.deciding import Detector
 from fedcrab.detect import DETECTORS, Detection
 
@@ -76,6 +76,14 @@ def test_an_empty_history_is_refused(detector: str, tmp_path: Path) -> None:
     History.create(tmp_path / "h", np.zeros(3, np.float32), initial_loss=1.0).close()
     with pytest.raises(HistoryError, match="no round has been recorded"):
         judged(detector, History.open(tmp_path / "h"))
+
+
+def test_a_history_in_which_nobody_took_part_is_refused(tmp_path: Path) -> None:
+    nobody = Updates((), np.zeros((0, 3), np.float32), np.zeros(0))
+    with History.create(tmp_path / "h", np.zeros(3, np.float32), initial_loss=1.0) as history:
+        history.record(Round(0, np.zeros(3, np.float32), nobody, np.zeros(3), loss=1.0, divergence=0.0))
+    with pytest.raises(HistoryError, match="nobody took part"):
+        detect.ledger(History.open(tmp_path / "h"))
 
 
 def test_the_command_knows_every_detector() -> None:

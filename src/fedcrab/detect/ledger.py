@@ -51,6 +51,8 @@ def ledger(history: History) -> Detection:
     """Judge every client of a history by what its ledger says of them."""
     if not history.rounds:
         raise HistoryError(f"{history.path}: no round has been recorded, there is nothing to judge")
+    if not history.clients:
+        raise HistoryError(f"{history.path}: nobody took part in a round, there is nothing to judge")
     everyone, looks = _often_there(history), look(history.rounds, history.clients)
     copies = _copies(looks, everyone)
     suspicions = dict.fromkeys(copies.tolist(), Suspicion(COPIES, SURE))
