@@ -79,9 +79,9 @@ def test_an_empty_history_is_refused(detector: str, tmp_path: Path) -> None:
 
 
 def test_a_history_in_which_nobody_took_part_is_refused(tmp_path: Path) -> None:
-    nobody = Updates((), np.zeros((0, 3), np.float32), np.zeros(0))
-    with History.create(tmp_path / "h", np.zeros(3, np.float32), initial_loss=1.0) as history:
-        history.record(Round(0, np.zeros(3, np.float32), nobody, np.zeros(3), loss=1.0, divergence=0.0))
+    nobody, still = Updates((), np.zeros((0, 3), np.float32), np.zeros(0)), np.zeros(3, np.float32)
+    with History.create(tmp_path / "h", still, initial_loss=1.0) as history:
+        history.record(Round(0, still, nobody, still, loss=1.0, divergence=0.0))
     with pytest.raises(HistoryError, match="nobody took part"):
         detect.ledger(History.open(tmp_path / "h"))
 
