@@ -5,7 +5,6 @@ DIR/model.safetensors   DIR/summary.json   DIR/request.json   DIR/steps/
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Any
 from fedcrab.certify.evidence import Evidence
 from fedcrab.errors import DamagedError, HistoryError
 from fedcrab.history import History
-from fedcrab.history.disk import hash_regular, read_regular
+from fedcrab.history.disk import hash_regular
 from fedcrab.history.snapshots import read_model
-from fedcrab.recover.progress import REQUEST, saved_steps
+from fedcrab.recover.progress import REQUEST, parsed, saved_steps
 from fedcrab.types import Vector
 
 MODEL, SUMMARY, START = "model.safetensors", "summary.json", "start.safetensors"
-LARGEST = 2**26  # bytes
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Folder:
             raise HistoryError(
                 f"{path}: no recovery here (there is no {SUMMARY}); 'fedcrab recover' writes one"
             )
-        return cls(path, _table(path / SUMMARY), _table(path / REQUEST))
+        return cls(path, parsed(path / SUMMARY), parsed(path / REQUEST))
 
     def history(self) -> Path:
         """Where the history was when it was recovered from."""
@@ -74,16 +72,6 @@ class Folder:
 def model_file(path: Path, history: History) -> Vector:
     """A model of the history's layout; which one it is, its hash says."""
     return read_model(path, hash_regular(path), history.charter.layout)
-
-
-def _table(path: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(read_regular(path, limit=LARGEST))
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: not a JSON document") from error
-    if not isinstance(table, dict):
-        raise DamagedError(f"{path}: not a table of values")
-    return table
 
 
 def _checked(path: Path, step: Any) -> Mapping[str, Any]:

@@ -82,7 +82,7 @@ class Progress:
             with explained(str(path)):
                 write_named(path, [json.dumps(request, indent=1).encode()])
                 sync_directory(self.directory)
-        found = _parsed(path)
+        found = parsed(path)
         if found != request:
             other = [name for name in {*found, *request} if found.get(name) != request.get(name)]
             raise ConfigError(
@@ -129,7 +129,7 @@ class Progress:
         return self.directory / STEPS / f"{round:06}.json"
 
     def _read(self, round: int) -> dict[str, Any]:
-        return _parsed(self._path(round))
+        return parsed(self._path(round))
 
     def _put(self, pairs: Pairs) -> Names:
         """Write the pairs that the last step did not have; what Δw and Δg of each are called."""
@@ -165,7 +165,7 @@ def saved_steps(directory: Path) -> list[dict[str, Any]]:
     """Every step that a directory has, as :meth:`Step.to_table` gives it."""
     paths = sorted((directory / STEPS).glob("*.json"))
     try:
-        return [_parsed(path)["step"] for path in paths]
+        return [parsed(path)["step"] for path in paths]
     except KeyError as error:
         raise DamagedError(f"{directory}: a step cannot be read") from error
 
@@ -175,7 +175,7 @@ def saved_model(directory: Path, layout: Layout) -> Vector:
     paths = sorted((directory / STEPS).glob("*.json"))
     if not paths:
         raise HistoryError(f"{directory}: no step is done yet")
-    return Snapshots(directory / SNAPSHOTS).model(str(_parsed(paths[-1]).get("model")), layout)
+    return Snapshots(directory / SNAPSHOTS).model(str(parsed(paths[-1]).get("model")), layout)
 
 
 def _alone(directory: Path) -> Lock:
@@ -187,7 +187,8 @@ def _alone(directory: Path) -> Lock:
         ) from error
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def parsed(path: Path) -> dict[str, Any]:
+    """The table in a JSON file that anybody may have changed."""
     try:
         table = json.loads(read_regular(path, limit=LARGEST))
     except (ValueError, RecursionError) as error:
