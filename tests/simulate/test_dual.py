@@ -82,10 +82,10 @@ def test_bits_do_not_depend_on_what_is_kept():
     start = bridge.read(list(module.parameters()))
     keeping, forgetting, never = (engine_for(module, local, seed=SEED) for _ in range(3))
     forgetting._kept._most = 1
-    for round in range(3):
-        expected = trained(never, start, tasks_of(len(start)), round=round)
+    for t in range(3):
+        expected = trained(never, start, tasks_of(len(start)), round=t)
         for engine in (keeping, forgetting):
-            assert torch.equal(trained(engine, start, tasks_of(len(start), held=True), round=round), expected)
+            assert torch.equal(trained(engine, start, tasks_of(len(start), held=True), round=t), expected)
     assert keeping._kept._tensors
     assert not forgetting._kept._tensors
 
