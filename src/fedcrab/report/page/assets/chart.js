@@ -5,7 +5,7 @@ const CHART = { height: 260, left: 52, right: 14, top: 20, bottom: 36 };
 
 // spec: { label, xs, xName, yName, yMax?, yMin?, series: [{ name, kind, points }], bands, dots, cut, read(i), yFormat }
 function drawChart(host, spec) {
-  const width = Math.max(280, Math.round(host.clientWidth || 640));
+  const width = Math.max(280, Math.round(widthOf(host)));
   const area = areaOf(spec, width);
   const hair = svg("line", { class: "hair", y1: CHART.top, y2: CHART.height - CHART.bottom, visibility: "hidden" });
   const picture = svg(
@@ -17,6 +17,14 @@ function drawChart(host, spec) {
   const readout = el("p", { class: "readout", "aria-live": "polite" }, spec.hint || HINT);
   show(host, legendOf(spec), picture, readout);
   follow(picture, readout, hair, area, spec, width);
+}
+
+// Asking for a width makes the browser lay the page out, so it is asked once, until the page has another width.
+const widths = new Map();
+
+function widthOf(host, unknown = 640) {
+  if (!widths.get(host)) widths.set(host, host.offsetWidth);
+  return widths.get(host) || unknown;
 }
 
 function areaOf(spec, width) {

@@ -1,9 +1,12 @@
 // The colours of the map: blue to orange, which everybody tells apart; from the style of the page.
 
+let palette = null; // until the theme changes
+
 function coloursNow() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
-  return { honest: read("--honest"), poison: read("--poison"), middle: read("--middle"), ink: read("--ink"), faint: read("--faint"), muted: read("--muted") };
+  palette ??= { honest: read("--honest"), poison: read("--poison"), middle: read("--middle"), ink: read("--ink"), faint: read("--faint"), muted: read("--muted") };
+  return palette;
 }
 
 function colourOf(round, m, colours, median) {

@@ -47,7 +47,7 @@ function sayWhatIsReduced() {
 }
 
 function redrawWhenItMatters() {
-  const again = () => { refresh(); drawCurves(); };
+  const again = () => { widths.clear(); palette = null; refresh(); drawCurves(); };
   let width = document.body.clientWidth;
   new ResizeObserver(() => {
     if (document.body.clientWidth === width) return;

@@ -33,8 +33,8 @@ function clientColumns() {
 
 part((answer) => {
   map.order = ordered();
-  layOut();
   showNames();
+  layOut();
   paint(answer.plan);
   showLegend();
   byId("clear").disabled = !state.marked.size;
@@ -76,7 +76,7 @@ function summarise(client) {
 }
 
 function layOut() {
-  const room = byId("map").clientWidth - byId("map-clients").offsetWidth - 2;
+  const room = widthOf(byId("map"), 0) - widthOf(byId("map-clients"), 0) - 2;
   const rounds = Math.max(page.rounds.length, 1);
   map.cell = Math.max(Math.min(3, MOST_ACROSS / rounds), Math.min(36, room / rounds));
   map.row = matchMedia("(pointer: coarse)").matches ? 34 : map.order.length > 150 ? 20 : 24;
