@@ -132,6 +132,7 @@ def test_demo_and_its_history(tmp_path: Path) -> None:
     assert rows["crab-hardened"]["ta"] > rows["retrain"]["ta"] - 0.02
     assert rows["crab-hardened"]["client_rounds"] <= rows["retrain"]["client_rounds"] / 2
     assert (tmp_path / "kept" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "kept" / "incident.html").read_text().startswith("<!doctype html>")
     for name in ("selective", "every", "everything"):
         assert History.verify(tmp_path / "kept" / name) == []
 

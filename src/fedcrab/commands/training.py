@@ -17,7 +17,7 @@ app = typer.Typer()
 @app.command(epilog="Example: fedcrab demo --out my-history")
 def demo(
     out: Annotated[
-        Path | None, typer.Option("--out", help="Keep histories and picture in this directory.")
+        Path | None, typer.Option("--out", help="Keep histories, picture and page in this directory.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -25,6 +25,7 @@ from fedcrab.history.selection import Selection
 from fedcrab.history.summary import to_table
 from fedcrab.report import tables
 from fedcrab.report.curves import Curve, draw_curves
+from fedcrab.report.page.build import page_facts, write_page
 from fedcrab.rollback import PRESETS, Plan, plan
 from fedcrab.types import Vector, natural
 
@@ -43,13 +44,15 @@ class Story:
     plans: dict[str, Plan]
     rows: list[dict[str, Any]]
     picture: Path
+    page: Path
     seconds: float
 
     def to_table(self) -> dict[str, Any]:
         """As plain values."""
         plans = {name: p.to_table() for name, p in self.plans.items()}
         shown = {"methods": self.rows, "plans": plans, "history": to_table(self.history)}
-        return {**shown, "picture": str(self.picture), "seconds": self.seconds}
+        files = {"picture": str(self.picture), "page": str(self.page)}
+        return {**shown, **files, "seconds": self.seconds}
 
     def tables(self) -> list[RenderableType]:
         """For people."""
@@ -61,7 +64,11 @@ class Story:
             *tables.warnings_lines(self.plans),
             Text("\nand every method recovers, each from the history that it needs:\n"),
             tables.methods_table(self.rows),
-            Text(f"The curves are in {self.picture}. All this took {self.seconds:.0f} s."),
+            Text(
+                f"The curves are in {self.picture}, the incident page in {self.page}: open it, and click "
+                "(the histories that its commands speak of are kept by demo --out DIR). "
+                f"All this took {self.seconds:.0f} s."
+            ),
         ]
 
 
@@ -82,8 +89,10 @@ def tell(out: Path | None = None) -> Iterator[Story]:
         finally:
             setup.close()
         picture = Path("fedcrab-demo.png") if out is None else out / "curves.png"
+        page = picture.with_name("fedcrab-demo.html" if out is None else "incident.html")
         draw_curves(picture, curves, (rows[0]["ta"], rows[0]["asr"]))
-        yield Story(kept["selective"], plans, rows, picture, time.perf_counter() - started)
+        write_page(page, page_facts(kept["selective"], bad))
+        yield Story(kept["selective"], plans, rows, picture, page, time.perf_counter() - started)
 
 
 def _train(setup: Setup, place: Path) -> dict[str, History]:
