@@ -107,9 +107,7 @@ class Evidence:
         for at, (entry, members) in enumerate(zip(self._entries, self._members, strict=True)):
             places = [place for place in members.tolist() if entry.clients[place] not in malicious]
             rows = np.zeros((len(places), width))
-            for row, place in zip(rows, places, strict=True):
-                coordinates = entry.coordinates.row(place)
-                row[: len(coordinates)] = coordinates
+            rows[:, : entry.coordinates.width] = entry.coordinates.rows(places)
             yield Remaining(rows, _shares(entry.examples[places]), self._mean[at], self._against[at])
 
     def _honest_mean(self, tracks: Mapping[ClientId, Track]) -> tuple[Matrix64, NDArray[np.bool_]]:

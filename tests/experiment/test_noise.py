@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcrab import History
+from fedcrab import ConfigError, History
 from fedcrab.certify import SOUND, read_certificate, verify_certificate
-from fedcrab.certify.folder import Folder
 from fedcrab.experiment.recover_command import setup_of
 from fedcrab.experiment.recovery import Recovery
 
@@ -69,10 +68,11 @@ def test_stopped_it_goes_on_from_the_same_noise_and_another_time_draws_another(p
         assert again.done == 1
         list(again)
         models[name] = again.outcome().model.tobytes(), again.start.tobytes()
-    setup.close()
     assert models["one"][0] != models["two"][0]
     assert models["one"][1] != models["two"][1]
-    assert Folder.start.__doc__
+    (place / "one" / "start.safetensors").unlink()
+    with pytest.raises(ConfigError, match="another start"):
+        list(Recovery("crab-hardened", history, bad, setup, saved=place / "one", noise=BUDGET, beta=3.0))
 
 
 @pytest.mark.parametrize(

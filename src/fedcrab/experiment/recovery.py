@@ -96,7 +96,7 @@ class Recovery:
     def _noised(self, saved: Path, setup: Setup, noise: Mapping[str, float]) -> Step:
         if not self._rolls_back:
             raise ConfigError(
-                f"noise is for the rollback model, and {self.method} begins at another; crab-hardened begins there"
+                f"noise is for the rollback model, where {self.method} does not begin; crab-hardened does"
             )
         return noised_start(saved, self.plan, setup, noise)
 
