@@ -10,16 +10,18 @@ from fedcrab.seeds import rng_for
 from fedcrab.simulate import bridge
 from fedcrab.simulate.convolution import Convolution, rewritten
 from fedcrab.simulate.engine import engine_for, one_thread
+from fedcrab.simulate.learner import alike
 from fedcrab.simulate.local import LocalTraining, Task
 from fedcrab.simulate.models import Architecture
 from fedcrab.simulate.plain import PlainLoop
-from fedcrab.simulate.stacked import Stacked, alike
+from fedcrab.simulate.stacked import Stacked
 
 SEED, ROUND = 7, 2
 CASES = {
     "softmax": (Architecture("softmax", (13,), 3), [1, 3, 64, 65, 130, 64, 7], Stacked),
     "mlp": (Architecture("mlp", (1, 8, 8), 10), [5, 70, 71, 200, 70], Stacked),
     "mlp of mnist": (Architecture("mlp", (1, 28, 28), 10), [70] * 6, Stacked),
+    "mlp with much and little": (Architecture("mlp", (1, 28, 28), 10), [300, 5, 131, 64, 130, 900], Stacked),
     "cnn 8": (Architecture("cnn", (1, 8, 8), 10), [70, 3, 64], Convolution),
     "cnn 28": (Architecture("cnn", (1, 28, 28), 10), [70, 3], Convolution),
     "cnn 32": (Architecture("cnn", (3, 32, 32), 10), [70, 3], Convolution),

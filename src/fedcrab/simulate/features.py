@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedcrab.simulate.stack import LINE, Layer
+from fedcrab.simulate.stack import LINE, Layer, moved
 
 STEP = 32  # the kept ones are filled up to a multiple of this, so that clients of one size are stacked
 
@@ -34,10 +34,8 @@ class Narrowing:
         self._outputs, self._all, self._inputs = first.outputs, first.inputs, inputs
         self.width = -(-inputs // LINE) * LINE
         gone = first.outputs * (first.inputs - self.width)
-        self.layers = [replace(first, inputs=self.width, bias=_moved(first.bias, gone))]
-        self.layers += [
-            replace(layer, weight=layer.weight - gone, bias=_moved(layer.bias, gone)) for layer in layers[1:]
-        ]
+        below, *above = moved(layers, -gone)
+        self.layers = [replace(below, inputs=self.width, weight=first.weight), *above]
 
     def narrow(self, model: Tensor, features: Tensor) -> Tensor:
         """The model with only these inputs."""
@@ -64,7 +62,3 @@ class Narrowing:
 
     def _weight(self, narrow: Tensor) -> Tensor:
         return narrow[: self._outputs * self.width].view(-1, self.width)[:, : self._inputs]
-
-
-def _moved(place: int | None, by: int) -> int | None:
-    return None if place is None else place - by

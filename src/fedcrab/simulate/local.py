@@ -6,7 +6,7 @@ for small CNNs. Each client's result depends on (seed, round, client, start, its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +50,7 @@ class Task:
     x: Tensor
     y: Tensor
     update: Tensor
+    held: Hashable = None  # names the examples, if they never change: what is made of them may then be kept
 
 
 class Engine(Protocol):

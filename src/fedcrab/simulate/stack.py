@@ -8,7 +8,7 @@ place or its neighbours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -38,6 +38,14 @@ class Layer:
         """Place, rows and columns of its tensors."""
         weight = (self.weight, self.outputs, self.inputs)
         return [weight] if self.bias is None else [weight, (self.bias, 1, self.outputs)]
+
+
+def moved(layers: Sequence[Layer], by: int) -> list[Layer]:
+    """The same layers at other places of the vector."""
+    return [
+        replace(each, weight=each.weight + by, bias=None if each.bias is None else each.bias + by)
+        for each in layers
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +100,18 @@ class Stack:
                 local[at : at + rows * columns] = tensor[place].reshape(-1)
         return local - start
 
-    def step(self, clients: slice, x: Tensor, labels: Tensor) -> None:
-        """One SGD step of these clients on a batch of each."""
+    def step(self, clients: slice, x: Tensor, labels: Tensor, *, below: Tensor | None = None) -> None:
+        """One SGD step of these clients on a batch of each; ``below`` takes the error with respect to x."""
         layers = self._operands(clients, x)
         for operands in layers[:-1]:
             _forward(operands)
             operands.output.relu_()
         _forward(layers[-1])
         _softmax_error(layers[-1], labels)
-        for below, operands in reversed(list(pairwise(layers))):
-            _backward(operands, below)
+        for under, operands in reversed(list(pairwise(layers))):
+            _backward(operands, under)
+        if below is not None:
+            torch.bmm(layers[0].error, layers[0].parameters[0], out=below)
         for operands in layers:  # only now: the errors are made with the weights of the forward pass
             self._descend(operands)
 
@@ -161,4 +171,9 @@ def _softmax_error(operands: _Operands, labels: Tensor) -> None:
 def _backward(operands: _Operands, below: _Operands) -> None:
     """Through the weights and the ReLU below: error·W where the output was positive, else 0."""
     torch.bmm(operands.error, operands.parameters[0], out=below.error)
-    torch.ops.aten.threshold_backward.grad_input(below.error, below.output, 0, grad_input=below.error)
+    pass_relu(below.error, below.output)
+
+
+def pass_relu(error: Tensor, output: Tensor) -> None:
+    """Leave the error where the output was positive; elsewhere it is 0."""
+    torch.ops.aten.threshold_backward.grad_input(error, output, 0, grad_input=error)

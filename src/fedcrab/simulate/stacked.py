@@ -1,22 +1,25 @@
 """Linear models and MLPs with many clients at once, without autograd.
 
 Clients are stacked by falling number of examples, so that at every step those with a whole batch are
-neighbours, and those with a smaller last batch follow. The arithmetic of a step is in `stack`.
+neighbours, and those with a smaller last batch follow. The arithmetic of a step is in `stack`; where it is
+less work, the first layer is trained in its dual form (`dual_layer`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
-from fedcrab.simulate.batches import Batches
-from fedcrab.simulate.features import Narrowing, used_features
+from fedcrab.simulate.dual import Dual, pays
+from fedcrab.simulate.features import used_features
+from fedcrab.simulate.kept import Kept
+from fedcrab.simulate.learner import Learner
 from fedcrab.simulate.local import LocalTraining, Task, orders
-from fedcrab.simulate.stack import Layer, Stack
+from fedcrab.simulate.primal import Primal
+from fedcrab.simulate.stack import Layer
 
 STACK_NUMBERS = 1 << 20  # in the models of one stack: 2 MB, about what stays in a core's caches
 LARGEST_STACK = 64
@@ -44,39 +47,13 @@ def _placed(linears: list[nn.Linear]) -> list[Layer]:
     return layers
 
 
-@dataclass(frozen=True, slots=True)
-class _Learner:
-    """A task, and the features that its examples use."""
-
-    task: Task
-    x: Tensor
-    features: Tensor
-
-    @classmethod
-    def of(cls, task: Task, *, narrow: bool) -> _Learner:
-        """With the used features where the weights of others stay as they are, else with all.
-
-        They do not under weight decay, nor where one is infinite: 0 times it is not 0.
-        """
-        x = task.x.reshape(len(task.y), -1)
-        return cls(task, x, used_features(x) if narrow else torch.arange(x.shape[1]))
-
-
-def _stacks(learners: Sequence[_Learner], largest: int) -> Iterator[list[_Learner]]:
-    """Those with as many features, by falling number of examples, in stacks of at most ``largest``."""
-    ordered = sorted(learners, key=lambda each: (len(each.features), -len(each.task.y)))
-    for _, alike in groupby(ordered, key=lambda each: len(each.features)):
-        together = list(alike)
-        for first in range(0, len(together), largest):
-            yield together[first : first + largest]
-
-
 class Stacked:
     """Trains clients in stacks of a few; the result of each is that of the plain loop up to rounding."""
 
     def __init__(self, layers: list[Layer], local: LocalTraining, *, seed: int) -> None:
         self._layers, self._local, self._seed = layers, local, seed
-        self._room = torch.empty(0)
+        self._kept = Kept()
+        self._primal, self._dual = Primal(layers, local), Dual(layers, local, self._kept)
 
     @property
     def together(self) -> int:
@@ -85,55 +62,32 @@ class Stacked:
 
     def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
         """Train every task from ``start`` and write local minus start into its row."""
-        narrow = not self._local.weight_decay and bool(start.isfinite().all())
-        for stack in _stacks([_Learner.of(task, narrow=narrow) for task in tasks], self.together):
-            self._train_stack(start, stack, round, epochs)
+        finite = bool(start.isfinite().all())
+        learners = [self._learner(task, finite=finite, epochs=epochs) for task in tasks]
+        for stack in _stacks(learners, self.together):
+            drawn = [
+                list(orders(self._seed, round, each.task.client, count=each.count, epochs=epochs))
+                for each in stack
+            ]
+            (self._dual if stack[0].dual else self._primal).train(start, stack, drawn)
 
-    def _train_stack(self, start: Tensor, learners: Sequence[_Learner], round: int, epochs: int) -> None:
-        narrowing = Narrowing(self._layers, len(learners[0].features))
-        x, labels = self._examples(narrowing, learners), [each.task.y for each in learners]
-        batches = Batches(x, labels, batch=self._local.batch)
-        starts = [narrowing.narrow(start, each.features) for each in learners]
-        stack = Stack(narrowing.layers, self._local, starts, batch=batches.batch)
-        drawn = [
-            orders(self._seed, round, each.task.client, count=len(each.task.y), epochs=epochs)
-            for each in learners
-        ]
-        for order in zip(*drawn, strict=True):
-            batches.shuffle(order)
-            _epoch(stack, batches)
-        for place, each in enumerate(learners):
-            narrowing.widen(stack.update(place), each.features, each.task.update)
+    def _learner(self, task: Task, *, finite: bool, epochs: int) -> Learner:
+        """With the used features where the weights of others stay as they are, else with all.
 
-    def _examples(self, narrowing: Narrowing, learners: Sequence[_Learner]) -> Tensor:
-        """Those of all learners, in room that is used again: fresh memory costs more than the copying."""
-        rows = sum(len(each.x) for each in learners)
-        if self._room.numel() < rows * narrowing.width:
-            self._room = torch.empty(rows * narrowing.width)
-        x, after = self._room[: rows * narrowing.width].view(rows, -1), 0
-        for each in learners:
-            before, after = after, after + len(each.x)
-            narrowing.examples(each.x, each.features, x[before:after])
-        return x
+        They do not under weight decay, nor where one is infinite: 0 times it is not 0.
+        """
+        x = task.x.reshape(len(task.y), -1)
+        if self._local.weight_decay or not finite:
+            return Learner(task, x, torch.arange(x.shape[1]), dual=False)
+        features = self._kept.get(task.held, "features", lambda: used_features(x))
+        dual = pays(self._layers, self._local, examples=len(x), features=len(features), epochs=epochs)
+        return Learner(task, x, features, dual)
 
 
-def _epoch(stack: Stack, batches: Batches) -> None:
-    for begin in range(0, batches.counts[0], batches.batch):
-        for first, after, rows in alike([n - begin for n in batches.counts], batches.batch):
-            clients = slice(first, after)
-            stack.step(clients, *batches.gather(clients, slice(begin, begin + rows)))
-
-
-def alike(left: Sequence[int], batch: int) -> Iterator[tuple[int, int, int]]:
-    """Neighbours whose next batches have the same size, as (first, after, size).
-
-    ``left``, the examples that each client has still to see in this epoch, falls from client to client.
-    """
-    first = 0
-    while first < len(left) and left[first] > 0:
-        rows = min(left[first], batch)
-        after = first + 1
-        while after < len(left) and min(left[after], batch) == rows:
-            after += 1
-        yield first, after, rows
-        first = after
+def _stacks(learners: Sequence[Learner], largest: int) -> Iterator[list[Learner]]:
+    """Those of one kind, by falling number of examples, in stacks of at most ``largest``."""
+    ordered = sorted(learners, key=lambda each: (each.kind, -each.count))
+    for _, alike in groupby(ordered, key=lambda each: each.kind):
+        together = list(alike)
+        for first in range(0, len(together), largest):
+            yield together[first : first + largest]

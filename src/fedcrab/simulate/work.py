@@ -79,7 +79,8 @@ class Bench:
         x, y = arrays[share.memory]
         rows = slice(share.begin, share.begin + share.count)
         update = torch.from_numpy(updates[share.row])
-        return Task(share.client, torch.from_numpy(x[rows]), torch.from_numpy(y[rows]), update)
+        held = (share.memory, share.begin, share.count)
+        return Task(share.client, torch.from_numpy(x[rows]), torch.from_numpy(y[rows]), update, held)
 
 
 def _sentence(job: Job, problem: Exception) -> str:

@@ -83,7 +83,7 @@ class Workers:
         with self._lock:
             try:
                 self._start(min(self.count, len(jobs)))
-                self._hand_out(list(reversed(jobs)), shared)
+                self._hand_out(dict(enumerate(jobs)), shared)
             except (BrokenPipeError, ConnectionResetError) as problem:
                 self.close()
                 raise FedcrabError(
@@ -98,19 +98,28 @@ class Workers:
         while len(self._started) < needed:
             self._started.append(_Worker(self._greeting))
 
-    def _hand_out(self, waiting: list[Job], shared: Mapping[int, Shared]) -> None:
+    def _hand_out(self, waiting: dict[int, Job], shared: Mapping[int, Shared]) -> None:
         with selectors.DefaultSelector() as busy:
-            for worker in self._started:
+            for place, worker in enumerate(self._started):
                 if waiting:
-                    worker.give(waiting.pop(), shared)
-                    busy.register(worker.channel, selectors.EVENT_READ, worker)
+                    worker.give(self._take(waiting, place), shared)
+                    busy.register(worker.channel, selectors.EVENT_READ, place)
             while busy.get_map():
                 for key, _ in busy.select():
-                    key.data.answer()
+                    worker = self._started[key.data]
+                    worker.answer()
                     if waiting:
-                        key.data.give(waiting.pop(), shared)
+                        worker.give(self._take(waiting, key.data), shared)
                     else:
                         busy.unregister(key.fileobj)
+
+    def _take(self, waiting: dict[int, Job], place: int) -> Job:
+        """The first of the jobs that fall to this worker in every round, else the first of any.
+
+        It may have kept what it made of those clients' examples.
+        """
+        own = (number for number in waiting if number % len(self._started) == place)
+        return waiting.pop(next(own, next(iter(waiting))))
 
     def close(self) -> None:
         """End the processes; the next job starts new ones."""

@@ -1,0 +1,136 @@
+"""The dual form of the first layer: where it is taken, and that nothing but speed depends on what is kept."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedcrab.simulate import bridge
+from fedcrab.simulate.dual import pays
+from fedcrab.simulate.engine import engine_for, one_thread
+from fedcrab.simulate.kept import Kept
+from fedcrab.simulate.local import LocalTraining, Task
+from fedcrab.simulate.models import Architecture
+from fedcrab.simulate.plain import PlainLoop
+from fedcrab.simulate.stacked import layers_of
+
+SEED = 5
+FEATURES, SIZES = 784, (60, 61, 300, 7)
+MNIST = Architecture("mlp", (1, 28, 28), 10)
+
+
+@pytest.fixture(autouse=True)
+def single():
+    with one_thread():
+        yield
+
+
+def wide(*, bias: bool) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(FEATURES, 32, bias=bias), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3)
+    )
+
+
+def tasks_of(size: int, *, held: bool = False, other: int = 0) -> list[Task]:
+    draw = torch.Generator().manual_seed(2 + other)
+    return [
+        Task(
+            str(n),
+            torch.rand(n, FEATURES, generator=draw) * (torch.rand(FEATURES, generator=draw) > 0.3),
+            torch.randint(0, 3, (n,), generator=draw),
+            torch.empty(size),
+            (other, n) if held else None,
+        )
+        for n in SIZES
+    ]
+
+
+def trained(engine, start, tasks, *, round=0, epochs=5):
+    engine.train(start, tasks, round=round, epochs=epochs)
+    return torch.stack([task.update for task in tasks])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("epochs", [2, 5])
+@pytest.mark.parametrize("batch", [10, 64, 10_000])
+def test_equal_to_the_plain_loop(bias, epochs, batch):
+    local = LocalTraining(learning_rate=0.05, batch=batch)
+    module = wide(bias=bias)
+    start = bridge.read(list(module.parameters()))
+    assert all(pays(layers_of(module), local, examples=n, features=512, epochs=epochs) for n in SIZES)
+    fast = trained(engine_for(module, local, seed=SEED), start, tasks_of(len(start)), epochs=epochs)
+    plain = trained(PlainLoop(wide(bias=bias), local, seed=SEED), start, tasks_of(len(start)), epochs=epochs)
+    assert plain.abs().max() > 1e-3
+    assert (fast - plain).abs().max() < 1e-6
+
+
+def test_equal_after_every_single_step():
+    """A larger batch each time: 2 epochs of 1, 2, 3, ... steps."""
+    module = wide(bias=True)
+    start = bridge.read(list(module.parameters()))
+    for batch in (60, 30, 20, 15, 12, 10, 7, 5):
+        local = LocalTraining(learning_rate=0.1, batch=batch)
+        fast = trained(engine_for(module, local, seed=SEED), start, tasks_of(len(start))[:1], epochs=2)
+        plain = trained(
+            PlainLoop(wide(bias=True), local, seed=SEED), start, tasks_of(len(start))[:1], epochs=2
+        )
+        assert (fast - plain).abs().max() < 1e-6
+
+
+def test_bits_do_not_depend_on_what_is_kept():
+    module, local = wide(bias=True), LocalTraining(learning_rate=0.05)
+    start = bridge.read(list(module.parameters()))
+    keeping, forgetting, never = (engine_for(module, local, seed=SEED) for _ in range(3))
+    forgetting._kept._most = 1
+    for t in range(3):
+        expected = trained(never, start, tasks_of(len(start)), round=t)
+        for engine in (keeping, forgetting):
+            assert torch.equal(trained(engine, start, tasks_of(len(start), held=True), round=t), expected)
+    assert keeping._kept._tensors
+    assert not forgetting._kept._tensors
+
+
+def test_other_examples_under_another_name_are_others():
+    module, local = wide(bias=True), LocalTraining(learning_rate=0.05)
+    start = bridge.read(list(module.parameters()))
+    engine = engine_for(module, local, seed=SEED)
+    trained(engine, start, tasks_of(len(start), held=True))
+    got = trained(engine, start, tasks_of(len(start), held=True, other=1))
+    assert torch.equal(
+        got, trained(engine_for(module, local, seed=SEED), start, tasks_of(len(start), other=1))
+    )
+
+
+def test_where_it_pays():
+    layers = layers_of(MNIST.build())
+    sizes = {"examples": 600, "features": 608}
+    assert pays(layers, LocalTraining(), **sizes, epochs=5)
+    assert not pays(layers, LocalTraining(), **sizes, epochs=1)
+    assert not pays(layers, LocalTraining(), examples=1000, features=608, epochs=5)
+    assert not pays(layers, LocalTraining(), examples=2000, features=100_000, epochs=5)
+    assert not pays(layers, LocalTraining(momentum=0.9), **sizes, epochs=5)
+    assert not pays(layers, LocalTraining(weight_decay=0.1), **sizes, epochs=5)
+    assert not pays(
+        layers_of(Architecture("softmax", (784,), 32).build()), LocalTraining(), **sizes, epochs=5
+    )
+
+
+def test_kept_is_what_was_used_last():
+    kept, made = Kept(most_bytes=2 * 4 * 10), []
+
+    def get(held):
+        return kept.get(held, "x", lambda: made.append(held) or torch.zeros(10))
+
+    for held in ("a", "b", "a", "c", "a", "b", None, None):
+        assert len(get(held)) == 10
+    assert made == ["a", "b", "c", "b", None, None]
+
+
+def test_what_is_not_finite_comes_back_as_it_is():
+    module = wide(bias=True)
+    start = bridge.read(list(module.parameters())).index_fill(0, torch.tensor(3), torch.inf)
+    engine = engine_for(module, LocalTraining(), seed=SEED)
+    assert not trained(engine, start, tasks_of(len(start))).isfinite().all()
+    exploding = engine_for(module, LocalTraining(learning_rate=1e30), seed=SEED)
+    fine = bridge.read(list(module.parameters()))
+    assert not trained(exploding, fine, tasks_of(len(fine))).isfinite().all()
