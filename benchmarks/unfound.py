@@ -4,7 +4,8 @@ usage: python benchmarks/unfound.py [--minutes M] [--table]
 
 Digits, 20 clients, 20 rounds; five plant a backdoor, as it is or boosted three times, three of them are
 found; recovery with the other two still there, by several rules, beside training again by the same rule.
-`unfound` is crab-hardened with a plan that supposes 10% of the clients malicious beyond those named.
+`unfound` is crab-hardened with a plan that supposes 10% of the clients malicious beyond those named. What
+such a plan costs where all were found: attackers (10%, boosted three times) from round 12 on, all named.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from poisoned import SEEDS, attacked, recorded
 
 from fedcrab.experiment.config import Aggregation
 from fedcrab.experiment.recovery import poisoned, recovered
+from fedcrab.history import History
 from fedcrab.rollback import plan
 
 RULES: dict[str, Aggregation] = {
@@ -36,7 +38,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "crab-hardened": ("crab-hardened", {}),
     "crab-paper": ("crab-paper", {}),
 }
-BOOSTS, SUPPOSED = (1.0, 3.0), (0, 1, 2, 4)
+BOOSTS, SUPPOSED = (1.0, 3.0), (0.0, 0.05, 0.1, 0.2)
+FLEETS, LATE = (20, 100), 12  # clients, and the round from which on they attack
 
 
 def unfound(boost: float, spread: str, seed: int) -> dict[str, Any]:
@@ -51,11 +54,28 @@ def unfound(boost: float, spread: str, seed: int) -> dict[str, Any]:
             for name, (method, how) in METHODS.items():
                 outcome = recovered(method, history, named, other, **how)
                 found[f"{rule}; {name}"] = measures(other, outcome)
-        plans = [plan(history, named, unfound=count) for count in SUPPOSED]
+        found |= supposed(history, named)
     setup.close()
-    found["back to"] = {str(p.unfound): p.rollback_round for p in plans}
-    found["cost"] = {str(p.unfound): round(p.cost["share_of_retrain"], 3) for p in plans}
     return found
+
+
+def late(clients: int, spread: str, seed: int) -> dict[str, Any]:
+    """All are named, who attack late: what it costs to suppose more."""
+    more = ["attack.settings.boost=3.0", f"attack.start={LATE}", f"clients.count={clients}"]
+    setup = attacked("backdoor", 0.1, spread, seed, more=more)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        found = supposed(recorded(setup, Path(place) / "h"), sorted(setup.attackers.clients))
+    setup.close()
+    return found
+
+
+def supposed(history: History, named: list[str]) -> dict[str, Any]:
+    """The plans for so many attackers not found."""
+    plans = [plan(history, named, unfound=share) for share in SUPPOSED]
+    return {
+        "back to": {str(p.unfound): p.rollback_round for p in plans},
+        "cost": {str(p.unfound): round(p.cost["share_of_retrain"], 3) for p in plans},
+    }
 
 
 def cells() -> Iterator[Cell]:
@@ -63,6 +83,9 @@ def cells() -> Iterator[Cell]:
         for boost in BOOSTS:
             for spread in SPREADS:
                 yield f"unfound-{spread}", f"{boost}-{seed}", lambda a=(boost, spread, seed): unfound(*a)
+        for clients in FLEETS:
+            for spread in SPREADS:
+                yield f"late-{spread}", f"{clients}-{seed}", lambda a=(clients, spread, seed): late(*a)
 
 
 def groups() -> Iterator[tuple[str, Cells]]:
@@ -98,15 +121,23 @@ def _over(rule: str, name: str, group: Cells) -> str:
 
 def supposed_table() -> str:
     """Where the plan goes back to, and at what share of training again's client-rounds."""
-    head = "|".join(f"{count} supposed: back to|cost" for count in SUPPOSED)
-    lines = [f"|boost, spread|{head}|", "|---" * (1 + 2 * len(SUPPOSED)) + "|"]
-    for where, group in groups():
-        row = []
-        for count in map(str, SUPPOSED):
-            row += [", ".join(str(cell["back to"][count]) for cell in group)]
-            row += [f"{mean(cell['cost'][count] for cell in group):.0%}"]
-        lines.append(f"| {where} | {' | '.join(row)} |")
+    head = "|".join(f"{share:.0%} supposed: back to|cost" for share in SUPPOSED)
+    lines = [f"|training|{head}|", "|---" * (1 + 2 * len(SUPPOSED)) + "|"]
+    lines += [_plans(f"20 clients, boost {where}", group) for where, group in groups()]
+    for clients in FLEETS:
+        for spread in SPREADS:
+            stored = read(RESULTS, f"late-{spread}")
+            group = [cell for key, cell in stored.items() if key.startswith(f"{clients}-")]
+            lines.append(_plans(f"{clients} clients, from round {LATE}, all named, {spread}", group))
     return "\n".join(lines)
+
+
+def _plans(where: str, group: Cells) -> str:
+    row = []
+    for at in range(len(SUPPOSED)):
+        row.append(", ".join(str([*cell["back to"].values()][at]) for cell in group))
+        row.append(f"{mean([*cell['cost'].values()][at] for cell in group):.0%}")
+    return f"| {where} | {' | '.join(row)} |"
 
 
 if __name__ == "__main__":
