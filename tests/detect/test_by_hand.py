@@ -127,12 +127,13 @@ def test_the_diagonal_of_an_inverse(size: int) -> None:
 @pytest.mark.parametrize("kind", ["noise", "group", "nothing", "two alike"])
 @pytest.mark.parametrize("size", [5, 201, 500])
 def test_the_leading_pair_is_that_of_all_pairs(kind: str, size: int) -> None:
-    rng = np.random.default_rng(size)
-    matrix, group = rng.normal(size=(size, size)), np.where(np.arange(size) < size // 5, 1.0, 0.0)
-    matrix = (matrix + matrix.T) * (kind in ("noise", "group")) + 20 * np.outer(group, group) * (
-        kind == "group"
-    )
-    matrix = matrix + np.diag(np.where(np.arange(size) < 2, 3.0, 1.0)) * (kind == "two alike")
+    noise, group = np.random.default_rng(size).normal(size=(size, size)), np.arange(size) < size // 5
+    matrix = {
+        "noise": noise + noise.T,
+        "group": noise + noise.T + 20.0 * np.outer(group, group),
+        "nothing": np.zeros((size, size)),
+        "two alike": np.diag(np.where(np.arange(size) < 2, 3.0, 1.0)),
+    }[kind]
     value, vector = leading_pair(matrix)
     assert value == pytest.approx(np.linalg.eigvalsh(matrix)[-1], rel=1e-9)
     assert np.linalg.norm(vector) == pytest.approx(1)
