@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import ceil, isfinite
+from math import ceil
 
 import numpy as np
 
@@ -34,12 +34,12 @@ def how_many(unfound: float | str, clients: int, named: int) -> int:
     if isinstance(asked, bool) or not isinstance(asked, int | float):
         raise _refused(unfound)
     count = ceil(asked * clients * (1 - ROUNDING)) if 0 < asked < 1 else asked
-    if not (isfinite(count) and count >= 0 and count == int(count)):
+    if count < 0 or (isinstance(count, float) and not count.is_integer()):
         raise _refused(unfound)
     if count and count >= clients - named:
         raise ConfigError(
-            f"unfound: {named} of {clients} clients are named and {int(count)} more supposed; nobody is left "
-            "to be honest"
+            f"unfound: {named} of {clients} clients are named, and of the others all are supposed malicious; "
+            "leave at least one to be honest"
         )
     return int(count)
 
@@ -47,13 +47,18 @@ def how_many(unfound: float | str, clients: int, named: int) -> int:
 def _number(text: str) -> float:
     """``2``, ``0.2`` or ``20%``."""
     try:
-        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+        number = float(text.removesuffix("%"))
     except ValueError as error:
         raise _refused(text) from error
+    if text.endswith("%") and number >= 100:
+        raise _refused(text)
+    return number / 100 if text.endswith("%") else number
 
 
 def _refused(unfound: object) -> ConfigError:
-    return ConfigError(f"unfound is a number of clients such as 2, or a share such as 20%; got {unfound!r}")
+    return ConfigError(
+        f"unfound is a number of clients such as 2, or a share such as 20%; got {str(unfound)[:40]!r}"
+    )
 
 
 def hedged(evidence: Evidence, malicious: Collection[ClientId], found: Influence, unfound: int) -> Influence:
