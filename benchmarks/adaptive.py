@@ -9,7 +9,6 @@ number). Beside TA and ASR: whether S was ever less than what the attackers had 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from cells import MEMORY, Cell, fill, read
+from cells import MEMORY, Cell, read, run
 from evaders import cut, inflate, sybils
 from poisoned import SEEDS, attacked, recorded
 
@@ -173,15 +172,5 @@ def found_table() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--table", action="store_true")
-    arguments = parser.parse_args()
-    if not arguments.table and not fill(RESULTS, cells(), minutes=arguments.minutes):
-        print("there is more to do; the same command goes on")
-    print(recovery_table(), found_table(), sep="\n\n")
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, RESULTS, cells, recovery_table, found_table)

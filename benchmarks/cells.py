@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -27,6 +28,19 @@ def fill(directory: Path, cells: Iterable[Cell], *, minutes: float) -> bool:
         (directory / f"{name}.json").write_text(f"{{\n{rows}\n}}\n")
         print(name, key, flush=True)
     return True
+
+
+def run(
+    about: str | None, directory: Path, cells: Callable[[], Iterable[Cell]], *tables: Callable[[], str]
+) -> None:
+    """A benchmark's command line: make the cells that are missing, then print the tables."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.table and not fill(directory, cells(), minutes=arguments.minutes):
+        print("there is more to do; the same command goes on")
+    print("\n\n".join(table() for table in tables))
 
 
 def read(directory: Path, name: str) -> dict[str, Any]:

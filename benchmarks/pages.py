@@ -22,6 +22,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "adaptive": adaptive.recovery_table,
     "found": adaptive.found_table,
     "unfound": unfound.table,
+    "supposed": unfound.supposed_table,
 }
 
 

@@ -4,23 +4,27 @@ usage: python benchmarks/unfound.py [--minutes M] [--table]
 
 Digits, 20 clients, 20 rounds; five plant a backdoor, as it is or boosted three times, three of them are
 found; recovery with the other two still there, by several rules, beside training again by the same rule.
+`unfound` is crab-hardened with a plan that supposes 10% of the clients malicious beyond those named. What
+such a plan costs where all were found: attackers (10%, boosted three times) from round 12 on, all named.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from adaptive import RESULTS, SPREADS, Cells, measures, percent
-from cells import MEMORY, Cell, fill, read
+from cells import MEMORY, Cell, read, run
 from poisoned import SEEDS, attacked, recorded
 
 from fedcrab.experiment.config import Aggregation
 from fedcrab.experiment.recovery import poisoned, recovered
+from fedcrab.history import History
+from fedcrab.rollback import plan
 
 RULES: dict[str, Aggregation] = {
     "fedavg": Aggregation(),
@@ -28,8 +32,14 @@ RULES: dict[str, Aggregation] = {
     "trimmed-mean, 2": Aggregation(name="trimmed-mean", settings={"trim": 2}),
     "trimmed-mean, 4": Aggregation(name="trimmed-mean", settings={"trim": 4}),
 }
-METHODS = ("retrain", "crab-hardened", "crab-paper")
-BOOSTS = (1.0, 3.0)
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "retrain": ("retrain", {}),
+    "unfound": ("crab-hardened", {"unfound": 0.1}),
+    "crab-hardened": ("crab-hardened", {}),
+    "crab-paper": ("crab-paper", {}),
+}
+BOOSTS, SUPPOSED = (1.0, 3.0), (0.0, 0.05, 0.1, 0.2)
+FLEETS, LATE = (20, 100), 12  # clients, and the round from which on they attack
 
 
 def unfound(boost: float, spread: str, seed: int) -> dict[str, Any]:
@@ -41,10 +51,31 @@ def unfound(boost: float, spread: str, seed: int) -> dict[str, Any]:
         found = {"poisoned": measures(setup, poisoned(history))}
         for rule, aggregation in RULES.items():
             other = replace(setup, config=setup.config.model_copy(update={"aggregation": aggregation}))
-            for method in METHODS:
-                found[f"{rule}; {method}"] = measures(other, recovered(method, history, named, other))
+            for name, (method, how) in METHODS.items():
+                outcome = recovered(method, history, named, other, **how)
+                found[f"{rule}; {name}"] = measures(other, outcome)
+        found |= supposed(history, named)
     setup.close()
     return found
+
+
+def late(clients: int, spread: str, seed: int) -> dict[str, Any]:
+    """All are named, who attack late: what it costs to suppose more."""
+    more = ["attack.settings.boost=3.0", f"attack.start={LATE}", f"clients.count={clients}"]
+    setup = attacked("backdoor", 0.1, spread, seed, more=more)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        found = supposed(recorded(setup, Path(place) / "h"), sorted(setup.attackers.clients))
+    setup.close()
+    return found
+
+
+def supposed(history: History, named: list[str]) -> dict[str, Any]:
+    """The plans for so many attackers not found."""
+    plans = [plan(history, named, unfound=share) for share in SUPPOSED]
+    return {
+        "back to": {str(p.unfound): p.rollback_round for p in plans},
+        "cost": {str(p.unfound): round(p.cost["share_of_retrain"], 3) for p in plans},
+    }
 
 
 def cells() -> Iterator[Cell]:
@@ -52,35 +83,62 @@ def cells() -> Iterator[Cell]:
         for boost in BOOSTS:
             for spread in SPREADS:
                 yield f"unfound-{spread}", f"{boost}-{seed}", lambda a=(boost, spread, seed): unfound(*a)
+        for clients in FLEETS:
+            for spread in SPREADS:
+                yield f"late-{spread}", f"{clients}-{seed}", lambda a=(clients, spread, seed): late(*a)
 
 
-def table() -> str:
-    columns = "boost, spread|rule|poisoned ASR|retrain TA, ASR|crab-hardened TA, ASR|crab-paper TA, ASR"
-    lines = [f"|{columns}|hardened over retrain, ASR of each seed|", "|---" * 7 + "|"]
+def groups() -> Iterator[tuple[str, Cells]]:
+    """The runs that differ in nothing but the seed."""
     for boost in BOOSTS:
         for spread in SPREADS:
             stored = read(RESULTS, f"unfound-{spread}")
-            group = [cell for key, cell in stored.items() if key.startswith(f"{boost}-")]
-            lines += [_row(f"{boost:g}, {spread}", rule, group) for rule in RULES if group]
-    return "\n".join(lines)
+            if group := [cell for key, cell in stored.items() if key.startswith(f"{boost}-")]:
+                yield f"{boost:g}, {spread}", group
+
+
+def table() -> str:
+    told = "|".join(f"{name} TA, ASR" for name in METHODS)
+    over = "unfound over retrain, ASR of each seed|hardened over retrain"
+    lines = [f"|boost, spread|rule|poisoned ASR|{told}|{over}|", "|---" * 9 + "|"]
+    return "\n".join([*lines, *(_row(where, rule, group) for where, group in groups() for rule in RULES)])
 
 
 def _row(where: str, rule: str, group: Cells) -> str:
-    names = [f"{rule}; {method}" for method in METHODS]
-    told = [f"{percent(group, name, 'ta')}, {percent(group, name, 'asr')}" for name in names]
-    more = ", ".join(f"{100 * (cell[names[1]]['asr'] - cell[names[0]]['asr']):+.1f}" for cell in group)
-    return f"| {where} | {rule} | {percent(group, 'poisoned', 'asr')} | {' | '.join(told)} | {more} |"
+    told = [
+        f"{percent(group, f'{rule}; {name}', 'ta')}, {percent(group, f'{rule}; {name}', 'asr')}"
+        for name in METHODS
+    ]
+    over = [_over(rule, name, group) for name in ("unfound", "crab-hardened")]
+    return f"| {where} | {rule} | {percent(group, 'poisoned', 'asr')} | {' | '.join([*told, *over])} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--table", action="store_true")
-    arguments = parser.parse_args()
-    if not arguments.table and not fill(RESULTS, cells(), minutes=arguments.minutes):
-        print("there is more to do; the same command goes on")
-    print(table())
+def _over(rule: str, name: str, group: Cells) -> str:
+    """ASR above that of training again, in points, of each seed."""
+    pairs = [(cell[f"{rule}; {name}"]["asr"], cell[f"{rule}; retrain"]["asr"]) for cell in group]
+    return ", ".join(f"{100 * (ours - again):+.1f}" for ours, again in pairs)
+
+
+def supposed_table() -> str:
+    """Where the plan goes back to, and at what share of training again's client-rounds."""
+    head = "|".join(f"{share:.0%} supposed: back to|cost" for share in SUPPOSED)
+    lines = [f"|training|{head}|", "|---" * (1 + 2 * len(SUPPOSED)) + "|"]
+    lines += [_plans(f"20 clients, boost {where}", group) for where, group in groups()]
+    for clients in FLEETS:
+        for spread in SPREADS:
+            stored = read(RESULTS, f"late-{spread}")
+            group = [cell for key, cell in stored.items() if key.startswith(f"{clients}-")]
+            lines.append(_plans(f"{clients} clients, from round {LATE}, all named, {spread}", group))
+    return "\n".join(lines)
+
+
+def _plans(where: str, group: Cells) -> str:
+    row = []
+    for at in range(len(SUPPOSED)):
+        row.append(", ".join(str([*cell["back to"].values()][at]) for cell in group))
+        row.append(f"{mean([*cell['cost'].values()][at] for cell in group):.0%}")
+    return f"| {where} | {' | '.join(row)} |"
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, RESULTS, cells, table, supposed_table)

@@ -112,6 +112,21 @@ def test_plan_with_settings_of_ones_own(place: Path) -> None:
     assert (shown["beta"], shown["evidence"], shown["rule"]) == (9, "stored", "last")
 
 
+def test_plan_for_attackers_not_found(place: Path) -> None:
+    plain, hedged = (
+        json.loads(fedcrab("plan", "h", "--malicious", "3", *more, "--json", cwd=place).stdout)
+        for more in ((), ("--unfound", "20%"))
+    )
+    assert "unfound" not in plain
+    assert hedged["unfound"] == 3
+    assert all(s >= t for s, t in zip(hedged["sensitivity"], plain["sensitivity"], strict=True))
+    assert hedged["presets"]["hardened"] == plain["presets"]["hardened"]
+    told = fedcrab("plan", "h", "--malicious", "3", "--unfound", "3", cwd=place)
+    assert "attackers not found" in told.stdout
+    wrong = fedcrab("plan", "h", "--malicious", "3", "--unfound", "10", cwd=place)
+    assert (wrong.returncode, len(wrong.stderr.strip().splitlines())) == (2, 1)
+
+
 def test_verify(place: Path) -> None:
     assert json.loads(fedcrab("verify", "h", "--json", cwd=place).stdout) == {"ok": True, "problems": []}
     done = fedcrab("verify", "damaged", "--json", cwd=place)

@@ -22,6 +22,7 @@ ORDER = [
     "recover",
     "rollback",
     "caveats",
+    "unfound",
     "influence",
     "detect",
     "train",

@@ -22,6 +22,11 @@ SENTENCES = {
         "influence at all, however much they moved the model{advice}."
     ),
     "advice": "; decide by evidence 'all'",
+    "unfound": (
+        "Up to {count} beyond those named are supposed to be malicious: S is the most and Φ the least that "
+        "any choice of so many can make of them. Nobody knows who they are, so they take part in recovery; "
+        "a robust rule there keeps them from doing it again."
+    ),
     "never_let_in": "Never let into a round, so without influence: {clients}.",
     "recovered_before": (
         "Round {rounds} starts from another model than the round before left: a recovery. What was done "

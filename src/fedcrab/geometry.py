@@ -51,12 +51,17 @@ class Coordinates:
             total[: len(row)] += float(factor) * row
         return total
 
+    def rows(self, points: Sequence[int]) -> Matrix64:
+        """The coordinates of these points, a row each, zeros and all."""
+        full = np.zeros((len(points), self.width))
+        for place, point in enumerate(points):
+            row = self.row(point)
+            full[place, : len(row)] = row
+        return full
+
     def gram(self) -> Matrix64:
         """K = X·Xᵀ over all points (up to the sketch's error where sketched)."""
-        full = np.zeros((self.points, self.width))
-        for point in range(self.points):
-            row = self.row(point)
-            full[point, : len(row)] = row
+        full = self.rows(range(self.points))
         return full @ full.T
 
 

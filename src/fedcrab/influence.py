@@ -6,7 +6,7 @@ is s = ‖I(all) - I(honest)‖, measured against φ = ‖I(honest)‖.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakKeyDictionary
@@ -39,6 +39,16 @@ class Track:
     at: NDArray[np.intp]  # which of the counted rounds
     shares: Matrix64  # its p_c there
     rows: Matrix64  # its update's coordinates there
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The members of one counted round who are not named malicious."""
+
+    rows: Matrix64  # their updates' coordinates
+    shares: Matrix64  # of their own mean
+    everyone: Matrix64  # the mean of all members
+    against: Matrix64  # what is measured against
 
 
 class Evidence:
@@ -90,6 +100,15 @@ class Evidence:
         parts = {client: _part(track, goal, direction) for client, track in tracks.items()}
         honest = np.where(anyone, np.linalg.norm(honest_mean - self._against, axis=1), 0.0)
         return Influence([e.index for e in self._entries], lengths, honest, parts)
+
+    def remaining(self, malicious: Collection[ClientId]) -> Iterator[Remaining]:
+        """Round by round those who are left without these."""
+        width = self._mean.shape[1]
+        for at, (entry, members) in enumerate(zip(self._entries, self._members, strict=True)):
+            places = [place for place in members.tolist() if entry.clients[place] not in malicious]
+            rows = np.zeros((len(places), width))
+            rows[:, : entry.coordinates.width] = entry.coordinates.rows(places)
+            yield Remaining(rows, _shares(entry.examples[places]), self._mean[at], self._against[at])
 
     def _honest_mean(self, tracks: Mapping[ClientId, Track]) -> tuple[Matrix64, NDArray[np.bool_]]:
         """The honest members' mean in each round, and whether there is any honest member."""

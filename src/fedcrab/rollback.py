@@ -3,7 +3,8 @@
 Crab's adaptive rollback. For a kept round t_j, S(j) = Σ s_t and Φ(j) = β·Σ φ_t over the counted rounds
 t < t_j. Departures from the paper: Φ is a sum of norms (the paper prints a vector); evidence ``all`` and
 rule ``prefix`` exist beside the paper's ``stored`` and ``last``, because attackers whom the cosine
-selection leaves out have S = 0 under ``stored`` and are then not rolled back at all.
+selection leaves out have S = 0 under ``stored`` and are then not rolled back at all; ``unfound`` counts
+attackers beyond those named (:mod:`fedcrab.unfound`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from fedcrab.caveats import caveats, listed
+from fedcrab.caveats import SENTENCES, caveats, listed
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
 from fedcrab.influence import Influence, evidence_of
 from fedcrab.types import ClientId
+from fedcrab.unfound import hedged, how_many
 from fedcrab.vectors import Matrix64
 
 EVIDENCE = ("all", "stored")
 RULES = ("prefix", "last")
+SETTINGS = ("malicious", "beta", "evidence", "rule")  # of every decision; `unfound` beside them, if any
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "hardened": {"beta": 0.3, "evidence": "all", "rule": "prefix"},
     "paper": {"beta": 0.3, "evidence": "stored", "rule": "last"},
@@ -49,19 +52,23 @@ class Plan:
     cost: Mapping[str, float]
     shares: Mapping[ClientId, float]  # each malicious client's share of all the sensitivity there is
     warnings: tuple[str, ...]
+    unfound: int = 0  # so many of the others may be malicious too: S and Φ are bounds over all choices
 
     @property
     def rollback_round(self) -> int:
         """t_j*: recovery starts from the model before this round."""
         return self.candidates[self.index]
 
+    def decision(self) -> dict[str, Any]:
+        """What :func:`plan` was asked, as plain values; ``unfound`` only where there is any."""
+        hedge = {"unfound": self.unfound} if self.unfound else {}
+        asked = {name: getattr(self, name) for name in SETTINGS}
+        return {**asked, "malicious": list(self.malicious), **hedge}
+
     def to_table(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         return {
-            "malicious": list(self.malicious),
-            "beta": self.beta,
-            "evidence": self.evidence,
-            "rule": self.rule,
+            **self.decision(),
             "candidates": list(self.candidates),
             "sensitivity": list(self.sensitivity),
             "threshold": list(self.threshold),
@@ -81,13 +88,19 @@ def plan(
     beta: float = 0.3,
     evidence: str = "all",
     rule: str = "prefix",
+    unfound: float | str = 0,
 ) -> Plan:
     """Decide how far to roll back once these clients are known to be malicious.
 
     A larger ``beta`` tolerates more poison: 0 rolls back to the last model that no attacker has touched.
+    ``unfound`` is how many of the others may be malicious without anybody knowing, or what share of all
+    clients (0.2 or "20%"): the rollback then goes at least as far as for any choice of so many, named.
     """
     bad = _check(history, malicious, beta, evidence, rule)
-    found = evidence_of(history, evidence).influence(bad)
+    more = how_many(unfound, len(history.clients), len(bad & {*history.clients}))
+    counted = evidence_of(history, evidence)
+    named = counted.influence(bad)
+    found = hedged(counted, bad, named, more) if more else named
     candidates = history.kept or (0,)
     sensitivity = _sums_before(candidates, found.rounds, found.sensitivity)
     threshold = [beta * total for total in _sums_before(candidates, found.rounds, found.honest)]
@@ -106,8 +119,9 @@ def plan(
         model=history.rounds[candidates[index]].start,
         replay=replay,
         cost=_cost(history, replay, bad),
-        shares=_shares(found),
-        warnings=tuple(caveats(history, bad, evidence, candidates[index], replay)),
+        shares=_shares(named),
+        warnings=(*_of_unfound(more), *caveats(history, bad, evidence, candidates[index], replay)),
+        unfound=more,
     )
 
 
@@ -179,6 +193,10 @@ def _cost(
         "retrain_client_rounds": scratch,
         "share_of_retrain": ours / scratch if scratch else 0.0,
     }
+
+
+def _of_unfound(count: int) -> list[str]:
+    return [SENTENCES["unfound"].format(count=count)] if count else []
 
 
 def _shares(found: Influence) -> dict[ClientId, float]:

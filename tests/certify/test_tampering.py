@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fedcrab import DamagedError, HistoryError
 from fedcrab.certify import read_certificate, verify_certificate, write_certificate
 from fedcrab.certify.document import canonical
+from fedcrab.certify.inputs import digests
 from fedcrab.certify.signature import signed
 from trials.recovered import certified
 
@@ -113,6 +114,21 @@ def test_a_field_left_out_or_added_is_named(whole: tuple[Path, dict]) -> None:
         assert name == "signature" or name in " ".join(verify_certificate(path))
     write_certificate(path, table)
     assert verify_certificate(path) == []
+
+
+def test_attackers_supposed_beyond_those_named_are_bound_to_it(tmp_path: Path) -> None:
+    path, table = certified(tmp_path, unfound=1)
+    assert table["inputs"]["unfound"] == 1
+    assert verify_certificate(path) == []
+    for other in (2, 0, True, 1.0, "1", 10**400):
+        inputs = {**table["inputs"], "unfound": other}
+        write_certificate(path, {**table, "inputs": inputs})
+        assert any("inputs.unfound" in p for p in verify_certificate(path))
+        write_certificate(path, {**table, "inputs": inputs, "inputs_sha256": digests(inputs)})
+        assert verify_certificate(path) != []
+    none = {name: value for name, value in table["inputs"].items() if name != "unfound"}
+    write_certificate(path, {**table, "inputs": none, "inputs_sha256": digests(none)})
+    assert any("subject.plan" in p for p in verify_certificate(path))
 
 
 def test_what_it_is_about_is_named_where_it_changed(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from fedcrab import ConfigError, Everything, HistoryError, Selective, Updates, d
 from fedcrab.detect import FLDetector, Watched
 from fedcrab.detect.gap import gaps, two_means
 from fedcrab.detect.honest_side import lowers_the_loss
+from fedcrab.detect.leading import leading_pair
+from fedcrab.detect.pairs import inverse_diagonal
 from fedcrab.detect.reasons import reason
 from fedcrab.detect.signals import gather
 from fedcrab.detect.split import divide, separations, usual, weigh
@@ -106,6 +108,76 @@ def test_signals_are_those_of_the_vectors(tmp_path: Path) -> None:
     off = ~np.eye(6, dtype=bool)
     assert found.cosines[off] == pytest.approx(np.mean(cosines, axis=0)[off], abs=1e-6)
     assert found.agreement[0] == pytest.approx(np.mean(cosines, axis=0)[0, 1:].mean(), abs=1e-6)
+
+
+def correlated(rng: np.random.Generator, size: int) -> np.ndarray:
+    vectors = rng.normal(size=(size, 2 * size)) + rng.normal(size=2 * size)
+    unit = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+    return unit @ unit.T
+
+
+@pytest.mark.parametrize("size", [3, 40, 129, 300, 701])
+def test_the_diagonal_of_an_inverse(size: int) -> None:
+    matrix = correlated(np.random.default_rng(size), size) + 1e-9 * np.eye(size)
+    np.testing.assert_allclose(inverse_diagonal(matrix), np.diagonal(np.linalg.inv(matrix)), rtol=1e-9)
+    copies = np.ones((size, size)) + 1e-9 * np.eye(size)
+    np.testing.assert_allclose(inverse_diagonal(copies), np.diagonal(np.linalg.inv(copies)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["noise", "group", "nothing", "two alike"])
+@pytest.mark.parametrize("size", [5, 201, 500])
+def test_the_leading_pair_is_that_of_all_pairs(kind: str, size: int) -> None:
+    noise, group = np.random.default_rng(size).normal(size=(size, size)), np.arange(size) < size // 5
+    matrix = {
+        "noise": noise + noise.T,
+        "group": noise + noise.T + 20.0 * np.outer(group, group),
+        "nothing": np.zeros((size, size)),
+        "two alike": np.diag(np.where(np.arange(size) < 2, 3.0, 1.0)),
+    }[kind]
+    value, vector = leading_pair(matrix)
+    assert value == pytest.approx(np.linalg.eigvalsh(matrix)[-1], rel=1e-9)
+    assert np.linalg.norm(vector) == pytest.approx(1)
+    np.testing.assert_allclose(matrix @ vector, value * vector, atol=1e-7 * max(value, 1))
+
+
+def test_a_thousand_pairs_are_those_of_plain_loops(tmp_path: Path) -> None:
+    rng, sent = np.random.default_rng(0), []
+    for t in range(3):
+        there = [c for c in names(60) if t == 0 or rng.random() < 0.8]
+        sent.append({c: (rng.normal(size=90) * rng.integers(0, 4), 1 + rng.integers(9)) for c in there})
+    history = scripted(tmp_path / "h", sent, Selective())
+    found = gather(history.rounds, history.clients).signals()
+    near, cosines = naive_pairs(sent, history.clients)
+    np.testing.assert_allclose(found.cosines, cosines, atol=1e-6)
+    np.testing.assert_allclose(found.nearness, near, atol=1e-6)
+
+
+def naive_pairs(sent: list[dict], clients: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean nearness and cosine of each pair, one by one."""
+    near, cosines = ({pair: [] for pair in combinations(clients, 2)} for _ in range(2))
+    for answers in sent:
+        vectors = {c: np.asarray(v, np.float32).astype(float) for c, (v, _) in answers.items() if np.any(v)}
+        now = {}
+        for a, b in combinations(sorted(vectors), 2):
+            one, other = vectors[a], vectors[b]
+            distance = np.linalg.norm(one - other) / np.sqrt(one @ one + other @ other)
+            now[a, b] = np.log10(max(distance, 1e-6)), one @ other / np.sqrt((one @ one) * (other @ other))
+        usual_near, usual_cosine = (
+            np.median([n for n, _ in now.values()]),
+            np.mean([c for _, c in now.values()]),
+        )
+        for pair, (n, c) in now.items():
+            near[pair].append(n - usual_near)
+            cosines[pair].append(c - usual_cosine)
+    return tuple(_matrix(found, clients) for found in (near, cosines))
+
+
+def _matrix(found: dict, clients: tuple[str, ...]) -> np.ndarray:
+    full = np.full((len(clients), len(clients)), np.nan)
+    for (a, b), values in found.items():
+        i, j = clients.index(a), clients.index(b)
+        full[i, j] = full[j, i] = np.mean(values) if values else np.nan
+    return full
 
 
 def test_copies_are_near_and_zeros_are_nobody(tmp_path: Path) -> None:

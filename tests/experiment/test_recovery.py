@@ -16,6 +16,7 @@ from fedcrab import (
     Selective,
     plan,
 )
+from fedcrab.certify import verify_certificate
 from fedcrab.experiment import names
 from fedcrab.experiment.config import load
 from fedcrab.experiment.recover_command import evaluate_command, recover_command
@@ -140,6 +141,23 @@ def test_questions_that_cannot_be_answered(kept: dict[type, History], setup: Set
     with pytest.raises(ConfigError, match="carries no configuration"):
         recover_command(tmp_path / "bare", {"1"}, "retrain", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_attackers_not_found_are_planned_for(kept: dict[type, History], setup: Setup, tmp_path: Path) -> None:
+    bad, history = sorted(setup.attackers.clients)[:3], kept[Selective]
+    rows, _ = recover_command(history.path, bad, "all", tmp_path / "out", unfound="10%", workers=0)
+    decided = plan(history, bad, unfound=2)
+    assert {r["method"]: r["rollback_round"] for r in rows}["crab-hardened"] == decided.rollback_round
+    summary = json.loads((tmp_path / "out" / "crab-hardened" / "summary.json").read_text())
+    assert summary["plan"]["unfound"] == 2
+    assert verify_certificate(tmp_path / "out" / "crab-hardened" / "certificate.json") == []
+    again = Recovery(
+        "crab-hardened", history, bad, setup, saved=tmp_path / "out" / "crab-hardened", unfound=2
+    )
+    assert list(again) == []  # a share and the number that it comes to are one request
+    with pytest.raises(ConfigError, match="unfound"):
+        recover_command(history.path, bad, "retrain", tmp_path / "x", unfound="all", workers=0)
+    assert not (tmp_path / "x").exists()
 
 
 def test_settings_of_the_plan_and_of_the_method_can_be_changed(

@@ -188,6 +188,20 @@ def test_everything_that_can_be_pressed_has_a_name(history: History, browser: An
         assert page.page.locator("section h2").count() == page.page.locator("section").count()
 
 
+def test_a_recovery_that_supposed_more_attackers_says_so(
+    history: History, browser: Any, tmp_path: Path
+) -> None:
+    told = {}
+    for count in (0, 2):
+        decided = plan(history, {"1", "3"}, unfound=count).to_table()
+        made = a_recovery(tmp_path / f"r{count}", history, plan=decided)
+        with opened(browser, written(history, tmp_path / "p.html", recovered=made)) as page:
+            told[count] = page.page.locator("#recovered-lead").inner_text()
+            assert "plan --unfound" in page.page.locator("#reach").inner_text()
+    assert "up to 2 attackers beyond those named" in told[2]
+    assert "beyond those named" not in told[0]
+
+
 def test_recoveries_are_shown(history: History, browser: Any, tmp_path: Path) -> None:
     path = written(history, tmp_path / "p.html", recovered=a_recovery(tmp_path / "r", history))
     with opened(browser, path) as page:

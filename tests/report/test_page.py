@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcrab import History
+from fedcrab import History, plan
 from fedcrab.errors import ConfigError, DamagedError
 from fedcrab.report.page.arrays import packed, unpacked
 from fedcrab.report.page.build import find, page_facts, write_page
@@ -166,6 +166,15 @@ def test_recoveries_are_read_and_their_clients_marked(tmp_path: Path) -> None:
     (row,) = facts["recoveries"]["methods"]
     assert (row["ta"], row["asr"], row["client_rounds"], row["seconds"]) == (0.9, None, 7, None)
     assert row["curve"] == [[0, 0.1, None], [1, 0.4, 0.2]]
+    assert row["decision"] == {}
+
+
+def test_a_recovery_says_how_many_attackers_it_supposed(tmp_path: Path) -> None:
+    history = record(training(rounds=6, clients=5), tmp_path / "h")
+    decided = plan(history, {"1", "3"}, unfound=1).to_table()
+    facts = page_facts(history, (), a_recovery(tmp_path / "r", history, plan=decided))
+    (row,) = facts["recoveries"]["methods"]
+    assert row["decision"] == {"beta": 0.3, "evidence": "all", "rule": "prefix", "unfound": 1}
 
 
 @pytest.mark.parametrize("wrong", [{"history_head": "0" * 64}, {"method": 3}, {"history": None}])

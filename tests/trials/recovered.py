@@ -15,10 +15,10 @@ from trials.convex import Training, quadratics, random_training, softmax_regress
 METHODS = {"crab-hardened": (crab, CRAB_PRESETS["hardened"]), "retrain": (retrain, {})}
 
 
-def recovered(place: Path, seed: int = 3) -> tuple[Training, Folder]:
+def recovered(place: Path, seed: int = 3, unfound: int = 0) -> tuple[Training, Folder]:
     """A training in place/h, recovered in place/out/crab-hardened, retrained beside it."""
     training = random_training(seed, place / "h", quadratics if seed % 2 else softmax_regressions)
-    decided = plan(training.history, training.malicious, beta=3.0)
+    decided = plan(training.history, training.malicious, beta=3.0, unfound=unfound)
     for method, (function, settings) in METHODS.items():
         folder, request = place / "out" / method, {"method": method, **settings}
         steps = list(resumable(folder, function, decided, training.problem, request=request, **settings))
@@ -32,11 +32,11 @@ def recovered(place: Path, seed: int = 3) -> tuple[Training, Folder]:
     return training, Folder.open(place / "out" / "crab-hardened")
 
 
-def certified(place: Path, **settings: object) -> tuple[Path, dict]:
+def certified(place: Path, unfound: int = 0, **settings: object) -> tuple[Path, dict]:
     """The same, certified with all that is known; the certificate's place and content."""
     from fedcrab.certify import write_certificate
 
-    training, folder = recovered(place)
+    training, folder = recovered(place, unfound=unfound)
     given = training.problem.assumptions(gradient=50.0, initial_gap=1e3, rollback_gap=1e3, residual=0.5)
     again = Folder.open(place / "out" / "retrain")
     noise = {"epsilon": 0.5, "delta": 1e-5}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedcrab import Round, Selective, Updates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Training:
     """A recorded training, vectors and all."""
 
@@ -19,6 +19,11 @@ class Training:
     rounds: list[Round]
     selection: Selective = field(default_factory=Selective)
     malicious: frozenset[str] = frozenset()
+    made_with: str = ""  # the arguments of :func:`training`
+
+    def __repr__(self) -> str:
+        """Short, and enough to make it again."""
+        return f"training(**{self.made_with})"
 
 
 def training(
@@ -34,6 +39,7 @@ def training(
     selection: Selective | None = None,
 ) -> Training:
     """``kind`` says how the clients' updates lie to each other; see :func:`_vectors`."""
+    made_with = str(locals())
     rng = np.random.default_rng(seed)
     names = [str(i) for i in range(clients)]
     malicious = frozenset(rng.permutation(names)[:attackers].tolist())
@@ -48,7 +54,7 @@ def training(
         loss = _loss(rng, losses, index)
         done.append(Round(index, model, updates, aggregate, loss, float(rng.exponential())))
         model = model + aggregate
-    return Training(start, 2.3, done, selection or Selective(), malicious)
+    return Training(start, 2.3, done, selection or Selective(), malicious, made_with)
 
 
 def _mean(updates: Updates) -> np.ndarray:

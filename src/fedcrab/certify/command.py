@@ -12,6 +12,7 @@ from fedcrab.certify.assumptions import Assumptions
 from fedcrab.certify.document import NAME, write_certificate
 from fedcrab.certify.folder import SUMMARY, Folder
 from fedcrab.certify.making import certificate_of, declared_in, find_folder
+from fedcrab.certify.noise import check_budget
 from fedcrab.certify.signature import signed
 from fedcrab.certify.verification import verify_certificate
 from fedcrab.errors import ConfigError, HistoryError
@@ -30,22 +31,30 @@ def certify_command(
     estimate: bool = True,
 ) -> tuple[Path, dict[str, Any]]:
     """Certify a recovery that lies on disk; gives the certificate's place and content."""
-    folder = find_folder(place)
-    if (epsilon is None) != (delta is None):
-        raise ConfigError("noise needs both --epsilon and --delta")
+    folder, noise = find_folder(place), budget(epsilon, delta)
     opened = open_history(folder, history)
     certificate = certificate_of(
         folder,
         opened,
         assumptions=assumed(declared_in(folder), assume),
         retrained=Folder.open(retrained) if retrained else beside(folder),
-        noise=None if epsilon is None or delta is None else {"epsilon": epsilon, "delta": delta},
+        noise=noise or folder.noise(),
         estimate=estimate,
     )
     table = certificate.to_table()
     table = table if key is None else signed(table, key)
     write_certificate(folder.path / NAME, table)
     return folder.path / NAME, table
+
+
+def budget(epsilon: float | None, delta: float | None) -> dict[str, float] | None:
+    """Both, or neither."""
+    if epsilon is None and delta is None:
+        return None
+    if epsilon is None or delta is None:
+        raise ConfigError("noise needs both --epsilon and --delta")
+    check_budget(epsilon, delta)
+    return {"epsilon": epsilon, "delta": delta}
 
 
 def open_history(folder: Folder, history: Path | None) -> History:

@@ -54,6 +54,13 @@ class Folder:
         path = self.path / START
         return model_file(path, history) if path.exists() else None
 
+    def noise(self) -> Mapping[str, float] | None:
+        """Epsilon and delta, where recovery was asked to begin at a noised model."""
+        noise = self.request.get("noise")
+        if noise is not None and not isinstance(noise, Mapping):
+            raise DamagedError(f"{self.path}: its request has a noise that cannot be")
+        return noise
+
     def steps(self) -> tuple[Mapping[str, Any], ...]:
         """The steps, each of the shape that a step has."""
         return tuple(_checked(self.path, step) for step in saved_steps(self.path))

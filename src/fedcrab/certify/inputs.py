@@ -16,20 +16,9 @@ from fedcrab.certify.noise import check_budget
 from fedcrab.errors import ConfigError
 from fedcrab.history import History
 from fedcrab.recover.calibrate import check_cap
-from fedcrab.rollback import Plan, plan
+from fedcrab.rollback import SETTINGS, Plan, plan
 
-NAMES = (
-    "malicious",
-    "beta",
-    "evidence",
-    "rule",
-    "method",
-    "aggregation",
-    "crab",
-    "assumptions",
-    "estimate",
-    "noise",
-)
+NAMES = (*SETTINGS, "method", "aggregation", "crab", "assumptions", "estimate", "noise")
 CRAB = ("cap", "gap", "settle")
 LONGEST_NAME = 200
 
@@ -38,7 +27,7 @@ LONGEST_NAME = 200
 class Inputs:
     """Who is malicious and how that was decided, how recovery was done, what is declared."""
 
-    decision: Mapping[str, Any]  # malicious, beta, evidence, rule
+    decision: Mapping[str, Any]  # malicious, beta, evidence, rule; unfound where there is any
     method: str = ""
     aggregation: str = "fedavg"  # of the recovery
     crab: Mapping[str, Any] | None = None  # gap, cap, settle, where the method is crab
@@ -61,9 +50,7 @@ class Inputs:
     @classmethod
     def of(cls, plan: Plan, **others: Any) -> Inputs:
         """For this plan."""
-        names = ("malicious", "beta", "evidence", "rule")
-        table = plan.to_table()
-        return cls({name: table[name] for name in names}, **others)
+        return cls(plan.decision(), **others)
 
     def plan(self, history: History) -> Plan:
         """The plan once more, from the history."""
@@ -84,7 +71,8 @@ class Inputs:
     @classmethod
     def from_table(cls, table: Any) -> Inputs:
         """What :meth:`to_table` wrote down; a stranger may have."""
-        _only(table, NAMES, "inputs")
+        unfound = ("unfound",) if isinstance(table, Mapping) and "unfound" in table else ()
+        _only(table, (*NAMES, *unfound), "inputs")
         _only(table["assumptions"], None, "assumptions")
         malicious = table["malicious"]
         if not isinstance(malicious, list) or not all(isinstance(client, str) for client in malicious):
@@ -97,7 +85,9 @@ class Inputs:
             raise ConfigError("beta must be a number of 0 or more")
         if not isinstance(table["evidence"], str) or not isinstance(table["rule"], str):
             raise ConfigError("evidence and rule are names")
-        decision = {name: table[name] for name in ("malicious", "beta", "evidence", "rule")}
+        if unfound and (type(table["unfound"]) is not int or table["unfound"] < 1):
+            raise ConfigError("unfound, where it is there, is a whole number of 1 or more")
+        decision = {name: table[name] for name in (*SETTINGS, *unfound)}
         rest = {name: table[name] for name in ("method", "aggregation", "crab", "estimate", "noise")}
         return cls(decision, assumptions=Assumptions.from_table(table["assumptions"]), **rest)
 

@@ -12,9 +12,7 @@ from fedcrab.certify.folder import SUMMARY, Folder
 from fedcrab.certify.inputs import CRAB, Inputs
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.history import History
-from fedcrab.rollback import plan
-
-DECISION = ("malicious", "beta", "evidence", "rule")
+from fedcrab.rollback import SETTINGS, plan
 
 
 def certificate_of(
@@ -30,9 +28,10 @@ def certificate_of(
     asked, decided = folder.request, folder.summary.get("plan")
     if asked.get("history") != history.contents.head:
         raise HistoryError(f"{folder.path}: recovered from another state of {history.path}")
-    if not isinstance(decided, Mapping) or not {*DECISION} <= {*decided}:
+    if not isinstance(decided, Mapping) or not {*SETTINGS} <= {*decided}:
         raise DamagedError(f"{folder.path / SUMMARY}: does not say what was decided")
-    chosen = plan(history, **{name: decided[name] for name in DECISION})
+    asked_for = [name for name in (*SETTINGS, "unfound") if name in decided]
+    chosen = plan(history, **{name: decided[name] for name in asked_for})
     inputs = Inputs.of(
         chosen,
         method=asked.get("method", ""),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.commands.options import AsJson, Directory, HistoryOrRecovery, Malicious
+from fedcrab.commands.options import AsJson, Directory, HistoryOrRecovery, Malicious, Unfound
 from fedcrab.commands.saying import say, say_json
 from fedcrab.detect import DETECTORS
 from fedcrab.history import History
@@ -62,17 +62,20 @@ def plan_command(
     beta: Annotated[float | None, typer.Option(help="Tolerated poison, as a share of honest work.")] = None,
     evidence: Annotated[Evidence | None, typer.Option(help="What counts as evidence.")] = None,
     rule: Annotated[Rule | None, typer.Option(help="Which record wins.")] = None,
+    unfound: Unfound = None,
     curves: Annotated[bool, typer.Option("--curves", help="Show S and Φ of every record.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """How far to roll back, what would be replayed and at what cost; nothing is run.
 
-    Both presets are shown; --beta, --evidence and --rule change the chosen one. After a recovery, when more
-    attackers are found: of what 'recover' wrote, the plan is over its history, and those of before count too.
+    Both presets are shown; --beta, --evidence, --rule and --unfound change the chosen one. After a recovery,
+    when more attackers are found: of what 'recover' wrote, the plan is over its history, and those of before
+    count too.
     """
     history, earlier = open_with_earlier(directory)
     bad = sorted({*named(malicious, sys.stdin), *earlier})
     given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
+    given["unfound"] = unfound
     own = {name: value for name, value in given.items() if value is not None}
     plans = {name: plan(history, bad, **settings) for name, settings in PRESETS.items()}
     chosen = f"{preset.value}, changed" if own else preset.value

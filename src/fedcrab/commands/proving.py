@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.commands.options import AsJson, HistoryPlace, Retrained
+from fedcrab.commands.options import AsJson, Delta, Epsilon, HistoryPlace, Retrained
 from fedcrab.commands.saying import say, say_json
 from fedcrab.history import History
 from fedcrab.named import named
@@ -26,8 +26,8 @@ def certify_command(
     ] = None,
     history: HistoryPlace = None,
     retrained: Retrained = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε of noise on the rollback model.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ of noise on the rollback model.")] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
     key: Annotated[Path | None, typer.Option(help="Sign with this Ed25519 private key (PEM).")] = None,
     estimate: Annotated[bool, typer.Option(help="Guess constants that are not declared.")] = True,
     as_json: AsJson = False,

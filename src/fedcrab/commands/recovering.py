@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from fedcrab.commands.options import AsJson, HistoryOrRecovery, Malicious, Workers
+from fedcrab.commands.options import (
+    AsJson,
+    Delta,
+    Epsilon,
+    HistoryOrRecovery,
+    Malicious,
+    Unfound,
+    Workers,
+)
 from fedcrab.commands.saying import say, say_json
 from fedcrab.named import named, open_with_earlier
 from fedcrab.report import tables
@@ -28,18 +36,32 @@ def recover(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Change a setting: beta=0.1, cap=2, settle=4."),
     ] = None,
+    unfound: Unfound = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild the model with the honest clients of a simulated fleet.
 
-    Each step is saved: the same command goes on after an interruption, and gives the same bits.
+    Each step is saved: the same command goes on after an interruption, and gives the same bits. --epsilon and
+    --delta have Crab begin at a noised rollback model, drawn once; the certificate states what that gives.
     """
+    from fedcrab.certify.command import budget
     from fedcrab.experiment.recover_command import recover_command
 
     history, earlier = open_with_earlier(directory)
     bad = {*named(malicious, sys.stdin), *earlier}
-    rows, refused = recover_command(history.path, bad, method, out, changes=changes or (), workers=workers)
+    rows, refused = recover_command(
+        history.path,
+        bad,
+        method,
+        out,
+        changes=changes or (),
+        unfound=unfound,
+        noise=budget(epsilon, delta),
+        workers=workers,
+    )
     _show_methods(rows, refused, as_json)
 
 

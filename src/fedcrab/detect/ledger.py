@@ -53,7 +53,8 @@ def ledger(history: History) -> Detection:
         raise HistoryError(f"{history.path}: no round has been recorded, there is nothing to judge")
     if not history.clients:
         raise HistoryError(f"{history.path}: nobody took part in a round, there is nothing to judge")
-    everyone, looks = _often_there(history), look(history.rounds, history.clients)
+    clients = history.clients
+    everyone, looks = _often_there(history), look(history.rounds, clients)
     copies = _copies(looks, everyone)
     suspicions = dict.fromkeys(copies.tolist(), Suspicion(COPIES, SURE))
     rest, weightiest, clearest = np.setdiff1d(everyone, copies), 0.0, None
@@ -63,10 +64,10 @@ def ledger(history: History) -> Detection:
             break
         why = Suspicion(reason(division.signals), min(USUAL.cdf(division.weight) * side, SURE))
         suspicions |= dict.fromkeys(some[division.group].tolist(), why)
-    named = {history.clients[i]: why for i, why in suspicions.items()}
+    named = {clients[i]: why for i, why in suspicions.items()}
     strength = max(weightiest / ALARM, 1.0 if len(copies) else 0.0)
     scores = _scores(looks, everyone, list(suspicions), clearest)
-    found = {client: scores.get(i, 0.0) for i, client in enumerate(history.clients)}
+    found = {client: scores.get(i, 0.0) for i, client in enumerate(clients)}
     notes = tuple(_notes(history, everyone, len(named)))
     return Detection("ledger", len(history.rounds), found, named, strength, notes)
 
@@ -109,7 +110,8 @@ def _malicious_side(history: History, rest: Places, division: Division) -> tuple
     """The division with the malicious side as its group, and how sure it is that it is that side."""
     if division.group.sum() < EVEN * len(rest):
         return division, SURE
-    clear = lowers_the_loss(history, {history.clients[i] for i in rest[division.group]})
+    clients = history.clients
+    clear = lowers_the_loss(history, {clients[i] for i in rest[division.group]})
     longer = division.signals.get("length", 0.0)
     if abs(clear) < CLEAR and abs(longer) >= 1:
         return (division if longer > 0 else division.other_side()), SIDE

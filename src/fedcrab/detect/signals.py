@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.detect.pairs import cosines_of, log_unexplained, nearness_of
+from fedcrab.detect.leading import leading_pair
+from fedcrab.detect.pairs import beside_mean, cosines_of, log_unexplained, nearness_of
 from fedcrab.history.entries import RoundEntry
 from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
@@ -64,28 +65,32 @@ class Totals:
     """Sums over some rounds, and how many there were of each; those of other rounds can be added."""
 
     alone: Matrix64  # (sum and count, number, clients)
-    pairs: Matrix64  # (sum and count, number, clients, clients)
+    pairs: Matrix64  # (cosine and nearness, clients, clients)
+    met: Matrix64  # (clients, clients): in how many rounds
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(self.alone + other.alone, self.pairs + other.pairs)
+        return Totals(self.alone + other.alone, self.pairs + other.pairs, self.met + other.met)
 
     def signals(self) -> Signals:
         """The means."""
-        return Signals(*_means(self.alone), *_means(self.pairs))
+        met = self.met.copy()
+        np.fill_diagonal(met, 0)
+        both = (_means(np.stack([total, met])) for total in self.pairs)
+        return Signals(*_means(self.alone), *both)
 
 
 def gather(entries: Sequence[RoundEntry], clients: Sequence[ClientId]) -> Totals:
     """The sums of these clients over these rounds, in one pass."""
     place = {client: i for i, client in enumerate(clients)}
     paired = len(clients) if len(clients) <= MOST_PAIRED else 0
-    totals = Totals(np.zeros((2, 4, len(clients))), np.zeros((2, 2, paired, paired)))
+    square = (paired, paired)
+    totals = Totals(np.zeros((2, 4, len(clients))), np.zeros((2, *square)), np.zeros(square))
     for entry in entries:
         at = np.array([place[client] for client in entry.clients], np.intp)
-        cosines = cosines_of(entry)
-        _add(totals.alone, (slice(None), at), _of_each(entry, cosines))
-        if paired:
-            both = np.stack([_beside_mean(cosines), nearness_of(entry, cosines)])
-            _add(totals.pairs, (slice(None), at[:, None], at), both)
+        there, cosines = cosines_of(entry)
+        _add(totals.alone, (slice(None), at), _of_each(entry, there, cosines))
+        if paired and len(there) > 1:
+            _add_pairs(totals, at[there], beside_mean(cosines), nearness_of(entry.norms[there], cosines))
     return totals
 
 
@@ -97,26 +102,35 @@ def _add(totals: Matrix64, where: tuple[Any, ...], values: Matrix64) -> None:
     counts[where] += known
 
 
+def _add_pairs(totals: Totals, at: NDArray[np.intp], *values: Matrix64) -> None:
+    """Add what was measured of each pair of these clients; all of them at once where that is everybody."""
+    everybody = np.array_equal(at, np.arange(len(totals.met)))
+    where: Any = slice(None) if everybody else np.ix_(at, at)
+    for total, value in zip(totals.pairs, values, strict=True):
+        total[where] += value
+    totals.met[where] += 1
+
+
 def _means(totals: Matrix64) -> Matrix64:
     return np.asarray(
         np.divide(totals[0], totals[1], out=np.full_like(totals[0], np.nan), where=totals[1] > 0)
     )
 
 
-def _of_each(entry: RoundEntry, cosines: Matrix64) -> Matrix64:
+def _of_each(entry: RoundEntry, there: NDArray[np.intp], cosines: Matrix64) -> Matrix64:
     """Log examples, length, outside and agreement of each client of a round; NaN for who sent nothing."""
-    length = np.log(entry.norms, out=np.full(len(entry.norms), np.nan), where=entry.norms > 0)
-    outside = length + log_unexplained(entry, cosines)
-    agreement = _row_means(_beside_mean(cosines))
-    return np.stack([np.log(entry.examples), _centred(length), _centred(outside), agreement])
-
-
-def _centred(values: Matrix64) -> Matrix64:
-    return values - np.nanmedian(values) if np.isfinite(values).any() else values
-
-
-def _beside_mean(matrix: Matrix64) -> Matrix64:
-    return matrix - np.nanmean(matrix) if np.isfinite(matrix).any() else matrix
+    found = np.full((4, len(entry.clients)), np.nan)
+    found[0] = np.log(entry.examples)
+    if len(there):
+        length = np.log(entry.norms[there])
+        outside = length if entry.coordinates.sketched else length + log_unexplained(cosines)
+        found[1, there] = length - np.median(length)
+        found[2, there] = outside - np.median(outside)
+    if entry.coordinates.sketched:
+        found[2] = np.nan
+    if len(there) > 1:
+        found[3, there] = beside_mean(cosines).sum(axis=1) / (len(there) - 1)
+    return found
 
 
 def _row_means(matrix: Matrix64) -> Matrix64:
@@ -144,5 +158,5 @@ def leading(cosines: Matrix64) -> Matrix64:
         return np.full(len(cosines), np.nan)
     filled = np.where(known, cosines - cosines[known].mean(), 0.0)
     centred = filled - filled.mean(axis=0) - filled.mean(axis=1)[:, None] + filled.mean()
-    values, vectors = np.linalg.eigh(centred)
-    return np.asarray(np.sqrt(max(values[-1], 0.0)) * vectors[:, -1])
+    value, vector = leading_pair(centred)
+    return np.asarray(np.sqrt(max(value, 0.0)) * vector)

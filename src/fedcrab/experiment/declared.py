@@ -33,7 +33,11 @@ def write_certificate_of(directory: Path, plan: Plan, setup: Setup) -> None:
     """Certify the recovery in a folder with all that is known of its simulated clients."""
     folder = Folder.open(directory)
     certificate = certificate_of(
-        folder, plan.history, assumptions=declared(setup, plan), retrained=beside(folder)
+        folder,
+        plan.history,
+        assumptions=declared(setup, plan),
+        retrained=beside(folder),
+        noise=folder.noise(),
     )
     write_certificate(directory / NAME, certificate.to_table())
 

@@ -44,23 +44,27 @@ def recover_command(
     out: Path,
     *,
     changes: Sequence[str] = (),
+    unfound: str | None = None,
+    noise: Mapping[str, float] | None = None,
     workers: int | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Recover by one method or by all that the history allows; the rows, and why others are not allowed.
 
-    ``changes`` are settings of the one method, such as ``beta=0.1``.
+    ``changes`` are settings of the one method, such as ``beta=0.1``; ``unfound`` is for every method's plan.
+    ``noise`` gives epsilon and delta of noise on the rollback model.
     """
     if method != "all":
         names.look_up("method", method, names.METHODS)
-    elif changes:
-        raise ConfigError("--set is for one method: name it by --method")
+    elif changes or noise:
+        raise ConfigError(f"{'--set' if changes else 'noise'} is for one method: name it by --method")
+    own = settings(changes) if unfound is None else {**settings(changes), "unfound": unfound}
     history = History.open(directory)
     setup = setup_of(history, workers)
     outcomes, refused = [poisoned(history)], dict[str, str]()
     try:
         for name in names.METHODS if method == "all" else (method,):
             try:
-                recovery = Recovery(name, history, malicious, setup, saved=out / name, **settings(changes))
+                recovery = Recovery(name, history, malicious, setup, saved=out / name, noise=noise, **own)
             except HistoryError as error:
                 refused[name] = str(error)
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,20 @@ from typing import Any
 import numpy as np
 
 from fedcrab.attack import Trigger
+from fedcrab.certify.folder import START
+from fedcrab.errors import ConfigError
 from fedcrab.evaluate import AttackSuccess, Cost, MeteredFleet, accuracy, attack_success
 from fedcrab.experiment import names
+from fedcrab.experiment.noise import noised_start
 from fedcrab.experiment.setup import Setup, aggregate_of
 from fedcrab.history import History
+from fedcrab.history.disk import hash_regular
 from fedcrab.recover import Step
 from fedcrab.recover.progress import resumable, saved_model, saved_steps
 from fedcrab.rollback import Plan, plan
 from fedcrab.types import ClientId, Vector
 
-PLANNED = ("beta", "evidence", "rule")
+PLANNED = ("beta", "evidence", "rule", "unfound")
 
 
 @dataclass(frozen=True)
@@ -47,15 +51,21 @@ class Recovery:
         setup: Setup,
         *,
         saved: Path | None = None,
+        noise: Mapping[str, float] | None = None,
         **changes: Any,
     ) -> None:
         """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on.
 
-        ``changes`` are other values for the method's own settings, and for the plan's beta, evidence, rule.
+        ``noise`` is epsilon and delta of noise on the rollback model that recovery begins at; it needs
+        ``saved``, where the noised model is kept.
+
+        ``changes`` are other values for the method's own settings, and for the plan's beta, evidence, rule,
+        unfound.
         """
         row = names.look_up("method", method, names.METHODS)
         planned = {name: changes.pop(name) for name in PLANNED if name in changes}
         self.method, self.plan = method, plan(history, malicious, **{**row.plan, **planned})
+        planned = {name: getattr(self.plan, name) for name in planned}
         self._fleet = MeteredFleet(setup.fleet, epochs=setup.config.local.epochs)
         self._saved, self._seconds = saved, 0.0
         self._last: Vector | None = None
@@ -66,11 +76,29 @@ class Recovery:
         self._steps: Iterator[Step] = names.call(
             what, row.function, self.plan, self._fleet, settings=settings, **fixed
         )  # refused here, before anything is written, where the history does not have what it needs
+        self._start: Step | None = None
         if saved is not None:
             request = {"method": method, **planned, **settings}
+            if noise is not None:
+                self._start = self._noised(saved, setup, noise)
+                request |= {"noise": dict(noise), "start": hash_regular(saved / START)}
             self._steps = resumable(
-                saved, row.function, self.plan, self._fleet, request=request, **settings, **fixed
+                saved,
+                row.function,
+                self.plan,
+                self._fleet,
+                request=request,
+                start=self._start,
+                **settings,
+                **fixed,
             )
+
+    def _noised(self, saved: Path, setup: Setup, noise: Mapping[str, float]) -> Step:
+        if not self._rolls_back:
+            raise ConfigError(
+                f"noise is for the rollback model, where {self.method} does not begin; crab-hardened does"
+            )
+        return noised_start(saved, self.plan, setup, noise)
 
     @property
     def done(self) -> int:
@@ -86,6 +114,8 @@ class Recovery:
     def start(self) -> Vector:
         """The model that the first step starts from."""
         history = self.plan.history
+        if self._start is not None:
+            return self._start.model
         return history.model(self.plan.rollback_round) if self._rolls_back else history.initial_model()
 
     @property
@@ -116,7 +146,7 @@ class Recovery:
             return self._last
         if self._saved is not None and self._tables:
             return saved_model(self._saved, self.plan.history.charter.layout)
-        return self.plan.history.model(self.plan.rollback_round)
+        return self.start if self._start is not None else self.plan.history.model(self.plan.rollback_round)
 
 
 def recovered(

@@ -40,18 +40,20 @@ def resumable(
     fleet: Fleet,
     *,
     request: Mapping[str, Any],
+    start: Step | None = None,
     **settings: Any,
 ) -> Iterator[Step]:
     """The steps of ``method(plan, fleet, **settings)`` that the directory does not have yet.
 
     ``request`` says in plain values what is asked for (the method's name, its settings, the seed), so that a
     directory is never gone on with by a recovery of another kind; the history and the malicious clients are
-    added to it. The fleet must answer as it would have: by round, client and model alone.
+    added to it. ``start`` is what the first step goes on after, if not the method's own beginning. The fleet
+    must answer as it would have: by round, client and model alone.
     """
     asked = {"history": plan.history.contents.head, "malicious": list(plan.malicious), "model": plan.model}
     progress = Progress(Path(directory), plan.history.charter.layout, {**asked, **request})
     try:
-        for step in method(plan, fleet, after=progress.last(), **settings):
+        for step in method(plan, fleet, after=progress.last() or start, **settings):
             progress.save(step)
             yield step
     finally:

@@ -97,6 +97,7 @@ def plans_table(plans: Mapping[str, Plan]) -> Table:
     table = _table("Rollback", "", *plans)
     rows: list[tuple[str, list[str]]] = [
         ("evidence, rule, β", [f"{p.evidence}, {p.rule}, {p.beta:g}" for p in plans.values()]),
+        *_supposed(plans.values()),
         ("roll back to round", [f"{p.rollback_round} (record {p.index})" for p in plans.values()]),
         ("poison S, tolerated Φ there", [_at(p, p.index) for p in plans.values()]),
         ("S, Φ at the next record", [_at(p, p.index + 1) for p in plans.values()]),
@@ -108,6 +109,12 @@ def plans_table(plans: Mapping[str, Plan]) -> Table:
     for name, cells in rows:
         table.add_row(name, *cells)
     return table
+
+
+def _supposed(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
+    """How many attackers are supposed beyond those named, where a plan supposes any."""
+    counts = [plan.unfound for plan in plans]
+    return [("attackers not found", [str(count) for count in counts])] if any(counts) else []
 
 
 def _at(plan: Plan, index: int) -> str:

@@ -40,7 +40,7 @@ class Choice(Part):
 
 
 class MethodChoice(BaseModel):
-    """A recovery method with options: ``beta``, ``evidence``, ``rule``, and its own such as ``cap``."""
+    """A recovery method with options: of the decision such as ``beta``, and its own such as ``cap``."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 

@@ -13,6 +13,7 @@ from fedcrab.history.selection import Selection
 from fedcrab.suite.description import MethodChoice
 
 DECISION = ("beta", "evidence", "rule")
+HEDGE = "unfound"  # of the decision too, but no part of it unless asked for
 GIVEN = ("aggregate", "epochs", "after")  # by the harness, not by a suite
 
 
@@ -41,10 +42,11 @@ def resolve(choice: MethodChoice) -> Resolved:
         return POISONED
     row = names.look_up("method", choice.method, names.METHODS)
     own = {name: value for name, value in defaults(row.function).items() if name not in GIVEN}
-    known = [*own, *(name for name in DECISION if name in row.plan)]
+    known = [*own, *(name for name in DECISION if name in row.plan), HEDGE]
     if unknown := [name for name in choice.options if name not in known]:
         raise ConfigError(f"method {choice.method!r} has no option {unknown[0]!r}; it has {', '.join(known)}")
     plan = {name: choice.options.get(name, value) for name, value in row.plan.items()}
+    plan |= {name: value for name, value in choice.options.items() if name == HEDGE}
     settings = {name: choice.options.get(name, row.settings.get(name, value)) for name, value in own.items()}
     return Resolved(
         choice.method,

@@ -51,9 +51,8 @@ def recoveries_of(out: Path, head: str) -> dict[str, Any]:
 
 def _recovery(place: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     plan = summary.get("plan")
-    decision = (
-        {name: plan.get(name) for name in ("beta", "evidence", "rule")} if isinstance(plan, dict) else {}
-    )
+    names = ("beta", "evidence", "rule", "unfound")
+    decision = {name: plan.get(name) for name in names} if isinstance(plan, dict) else {}
     return {
         "method": summary["method"],
         "malicious": _texts(summary.get("malicious")),

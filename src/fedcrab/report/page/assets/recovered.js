@@ -15,7 +15,15 @@ function prepareRecovered() {
 function leadOf({ malicious, methods }) {
   const known = new Set(malicious);
   const names = page.facts.order.map(nameOf).filter((id) => known.has(id)).slice(0, 30).join(", ") + (malicious.length > 30 ? " and others" : "");
-  return `With ${names || "nobody"} taken for malicious: ${plural(methods.length, "recovery", "recoveries")}, judged on test data that no client and no method has seen.`;
+  return `With ${names || "nobody"} taken for malicious: ${plural(methods.length, "recovery", "recoveries")}, judged on test data that no client and no method has seen.${supposedIn(methods)}`;
+}
+
+// A recovery may have been decided for attackers whom nobody named; the page itself does not count any.
+function supposedIn(methods) {
+  const counts = [...new Set(methods.map(({ decision }) => decision.unfound).filter((count) => count > 0))];
+  return counts.length
+    ? ` Decided for up to ${counts.join(" or ")} attackers beyond those named; the rollback that this page shows above counts marked clients alone, plan --unfound ${counts[0]} shows the one that was taken.`
+    : "";
 }
 
 function outcomesOf({ poisoned, methods }) {
