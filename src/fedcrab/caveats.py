@@ -14,8 +14,9 @@ Replay = Sequence[tuple[int, Sequence[ClientId]]]
 # Those that depend on who is named, with places to fill in: the incident page fills the same sentences.
 SENTENCES = {
     "last_record": (
-        "The rollback goes to the last record (round {round}): whatever poison is in that "
-        "model stays, and one round of replay has to wash it out."
+        "The rollback goes to the last record (round {round}): whatever poison is in that model stays, and "
+        "one round of replay has to wash it out. A backdoor can survive that; a smaller beta goes further "
+        "back, 0 to a model that none of them has touched."
     ),
     "never_selected": (
         "No malicious client was ever selected in a kept round: under evidence 'stored' they have no "
