@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 2**16  # numbers looked at together: they stay in the cache
-PRODUCT = 2**14  # numbers multiplied together: BLAS starts no threads for so few, and needs none
+DOT = 2**13  # numbers of one dot product, for the same reason
+PRODUCT = 2**18  # multiplications of one product of few rows: BLAS starts no threads for so few
+FEW = 64  # rows; with more of them, threads are worth their start
 
 Matrix64 = NDArray[np.float64]
 
@@ -43,8 +45,12 @@ def stretches(trained: Sequence[slice], rows: int) -> Iterator[slice]:
 
 
 def add_products(gram: Matrix64, block: Matrix64) -> None:
-    """Gram += block·blockᵀ, a few columns at a time."""
-    width = max(64, PRODUCT // len(block))
+    """Gram += block·blockᵀ, a few columns at a time.
+
+    A thread of BLAS waits for its next product by spinning: on a busy machine that costs ten times the work.
+    """
+    rows = len(block)
+    width = PRODUCT // (rows * (rows + 1)) if rows <= FEW else max(64, 2**14 // rows)
     for start in range(0, block.shape[1], width):
         columns = block[:, start : start + width]
         gram += columns @ columns.T
@@ -53,7 +59,7 @@ def add_products(gram: Matrix64, block: Matrix64) -> None:
 def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -> float:
     """‖vector‖₂ over the trained coordinates (all, unless told)."""
     total = 0.0
-    for part in stretches(trained or (slice(0, len(vector)),), 1):
+    for part in stretches(trained or (slice(0, len(vector)),), BLOCK // DOT):
         block = vector[part].astype(np.float64)
         total += float(np.dot(block, block))
     return float(np.sqrt(total))

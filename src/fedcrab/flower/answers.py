@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from math import isfinite
 
-import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
 from fedcrab.flower.arrays import Model
@@ -19,9 +18,7 @@ def update_of(content: RecordDict, model: Model, start: Vector, out: Vector) -> 
     """The local model minus the model it started from; ValueError where there is none to be had."""
     if len(content.array_records) != 1:
         raise ValueError(f"{len(content.array_records)} array records in place of one")
-    model.flatten(next(iter(content.array_records.values())), out)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.subtract(out, start, out=out)
+    return model.difference(next(iter(content.array_records.values())), start, out)
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:

@@ -75,16 +75,26 @@ class Recorder(Strategy):
             self._end()
             return _result(arrays)
         self._grid = PatientGrid(grid, self._patience, self._judge)
-        shifted = None if evaluate_fn is None else lambda r, a: evaluate_fn(r + self._done, a)
+        shifted = None if evaluate_fn is None else self._settled(evaluate_fn)
         left, configs = num_rounds - self._done, (train_config, evaluate_config)
         try:
             result = super().start(self._grid, arrays, left, timeout, *configs, shifted)
         except BaseException:
             if self._recording is not None:
-                self._recording.history.release()
+                self._recording.release()
             raise
         self._end()
         return _renumbered(result, self._done)
+
+    def _settled(self, evaluate: EvaluateFn) -> EvaluateFn:
+        """The caller's function sees a model, and may keep or show it, once its round is on the disk."""
+
+        def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if self._recording is not None:
+                self._recording.settle()
+            return evaluate(server_round + self._done, arrays)
+
+        return evaluated
 
     def _take_up(self, initial: ArrayRecord, rounds: int) -> ArrayRecord:
         """The arrays to go on from: those of the last recorded round, else the initial ones."""
@@ -141,12 +151,15 @@ class Recorder(Strategy):
         intake, recording = self._intake, self._recording
         if intake is None or recording is None:
             raise RecordError("aggregate_train was called before configure_train")
+        recording.settle()  # no round is made before the one before it is on the disk
         reasons = self._grid.replies.failed if self._grid else {}
         admitted = intake.admit(self._by_node(replies), reasons, REPORTED)
         made: tuple[ArrayRecord | None, MetricRecord | None] = (None, None)
         if admitted.replies:
             made = self.strategy.aggregate_train(server_round + self._done, list(admitted.replies.values()))
         after = recording.add(server_round - 1 + self._done, intake.start, admitted, made[0])
+        if self._grid is None:  # a loop of one's own, of which nobody says when it ends
+            recording.settle()
         self._intake = None
         return after, made[1]
 

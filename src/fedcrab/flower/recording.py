@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from logging import WARNING
+from concurrent.futures import Future, ThreadPoolExecutor
+from logging import ERROR, WARNING
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,18 @@ RULES = {"FedAvg": "fedavg"}  # every other strategy is named as its class is
 
 
 class Recording:
-    """One writer, from the first round to the last. Made by :meth:`create` or :meth:`take_up`."""
+    """One writer, from the first round to the last. Made by :meth:`create` or :meth:`take_up`.
+
+    A round is written on a thread of its own, while clients train the next one. It counts once
+    :meth:`settle` has returned; whoever is killed before that does this one round again.
+    """
 
     def __init__(self, history: History, model: Model, evaluate: EvaluateFn | None) -> None:
         self.history, self.model = history, model
         self.notes = Notes.of(history)
         self._measures = Measures(evaluate, model)
+        self._beside = ThreadPoolExecutor(1, "fedcrab-recording")
+        self._writing: Future[None] | None = None  # of the last round
 
     @classmethod
     def create(
@@ -85,7 +92,7 @@ class Recording:
     def add(
         self, index: int, start: Vector, admitted: Admitted, made: ArrayRecord | None
     ) -> ArrayRecord | None:
-        """Record a round, durable when this returns; the model after it, None where nothing came of it."""
+        """Begin to record a round; the model after it, None where nothing came of it."""
         step = self._step(start, made) if admitted.updates.clients else "no usable answer came"
         if isinstance(step, str):
             log(WARNING, "fedcrab: round %d leaves the model as it was: %s", index + 1, step)
@@ -93,7 +100,7 @@ class Recording:
             return None
         after = start + step
         measured = self._measures.after(index, start, after, admitted.losses)
-        self.history.record(Round(index, start, admitted.updates, step, *measured, admitted.rejected))
+        self._write(Round(index, start, admitted.updates, step, *measured, admitted.rejected))
         return self.model.arrays(after)
 
     def _step(self, start: Vector, made: ArrayRecord | None) -> Vector | str:
@@ -125,11 +132,31 @@ class Recording:
         rejected = tuple(sorted((*admitted.rejected, *unused), key=lambda r: r.client))
         loss, divergence = self._measures.after(index, start, start, ())
         nothing = admitted.updates.only(())
-        self.history.record(Round(index, start, nothing, np.zeros_like(start), loss, divergence, rejected))
+        self._write(Round(index, start, nothing, np.zeros_like(start), loss, divergence, rejected))
+
+    def _write(self, round: Round) -> None:
+        self.settle()
+        self._writing = self._beside.submit(self.history.record, round)
+
+    def settle(self) -> None:
+        """Wait until the last round is on the disk, whole; what kept it from there is raised here."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def end(self, *, keep_open: bool) -> None:
         """The training has ended."""
-        if keep_open:
-            self.history.release()
-        else:
-            self.history.close()
+        try:
+            self.settle()
+            if not keep_open:
+                self.history.close()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the history, once the last round is written or has failed to be."""
+        self._beside.shutdown()
+        error = self._writing.exception() if self._writing else None
+        if error is not None:
+            log(ERROR, "fedcrab: %s", error)
+        self.history.release()

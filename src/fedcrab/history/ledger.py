@@ -36,12 +36,17 @@ PATIENCE = 10.0  # seconds to wait for readers when the file is sealed
 
 
 class Ledger:
-    """The writer's connection to the file. Whoever makes one holds the history's lock."""
+    """The writer's connection to the file. Whoever makes one holds the history's lock.
+
+    Any thread may use it, one at a time.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._explained():
-            self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            self._connection = sqlite3.connect(
+                path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+            )
             try:
                 self._prepare()
             except BaseException:
