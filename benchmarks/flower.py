@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 QUIET = ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED")
 os.environ.update(dict.fromkeys(QUIET, "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"})
@@ -27,6 +27,7 @@ from flwr.simulation import run_simulation  # noqa: E402
 from torch import nn  # noqa: E402
 
 CLIENTS = 20
+Moment = tuple[float, float]
 
 
 def network() -> nn.Module:
@@ -65,22 +66,27 @@ class Timed(FedAvg):
 
     def __init__(self) -> None:
         super().__init__(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-        self.begun: list[float] = []
+        self.begun: list[Moment] = []
 
     def configure_train(self, *given, **named):
-        self.begun.append(time.perf_counter())
+        self.begun.append(now())
         return super().configure_train(*given, **named)
 
-    def rounds(self, ended: float) -> list[float]:
-        """Seconds of each round but the first, in which connections are made."""
-        marks = [*self.begun, ended]
-        return [b - a for a, b in pairwise(marks)][1:]
+    def rounds(self, ended: Moment) -> list[Moment]:
+        """What each round took, but the first, in which connections are made."""
+        return [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise([*self.begun, ended])][1:]
 
 
-def measure(blocks: int, rounds: int, epochs: int) -> dict[str, list[float]]:
+def now() -> Moment:
+    """The clock, and the processor time of the server's process."""
+    return time.perf_counter(), time.process_time()
+
+
+def measure(blocks: int, rounds: int, epochs: int) -> dict[str, list[list[Moment]]]:
+    """Blocks of rounds in turn: what each round of each block took."""
     from fedcrab.flower import Recorder
 
-    seconds: dict[str, list[float]] = {"without": [], "with": []}
+    taken: dict[str, list[list[Moment]]] = {"without": [], "with": []}
     server = ServerApp()
 
     @server.main()
@@ -91,24 +97,37 @@ def measure(blocks: int, rounds: int, epochs: int) -> dict[str, list[float]]:
                 kind, timed = ("with", "without")[block % 2], Timed()
                 used = Recorder(timed, Path(place) / str(block)) if kind == "with" else timed
                 used.start(grid, initial, num_rounds=rounds + 1)
-                seconds[kind] += timed.rounds(time.perf_counter())
+                taken[kind].append(timed.rounds(now()))
 
     backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client_app(epochs), num_supernodes=CLIENTS, backend_config=backend)
-    return seconds
+    return taken
 
 
-def report(seconds: dict[str, list[float]]) -> None:
-    plain, recorded = statistics.median(seconds["without"]), statistics.median(seconds["with"])
-    for kind, found in seconds.items():
-        spread = f"{min(found):.3f} to {max(found):.3f}, {len(found)} rounds"
-        print(f"{kind:8} median {statistics.median(found):.3f} s  ({spread})")
-    print(f"the Recorder adds {recorded - plain:+.3f} s, {100 * (recorded / plain - 1):+.1f}% of a round")
+def report(taken: dict[str, list[list[Moment]]]) -> None:
+    middle = {}
+    for kind, blocks in taken.items():
+        seconds, busy = zip(*(moment for block in blocks for moment in block), strict=True)
+        middle[kind] = median(seconds), median(busy)
+        spread = f"{min(seconds):.3f} to {max(seconds):.3f}, {len(seconds)} rounds"
+        print(f"{kind:8} median {median(seconds):.3f} s ({spread}), {median(busy):.3f} s of the server's CPU")
+    (plain, idle), (recorded, busy) = middle["without"], middle["with"]
+    share = 100 * (recorded / plain - 1)
+    print(
+        f"the Recorder adds {recorded - plain:+.3f} s, {share:+.1f}% of a round; {busy - idle:+.3f} s of CPU"
+    )
+    pairs = zip(taken["with"], taken["without"], strict=True)
+    ratios = sorted(100 * (middle_of(one) / middle_of(other) - 1) for one, other in pairs)
+    print("block by block:", ", ".join(f"{ratio:+.1f}%" for ratio in ratios))
+
+
+def middle_of(block: list[Moment]) -> float:
+    return median(seconds for seconds, _ in block)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=5)
     given = parser.parse_args()

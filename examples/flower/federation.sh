@@ -22,13 +22,17 @@ certificates() {
 }
 
 start() {
+    [ ! -e federation/ca.key ] || { echo "federation/ is there; stop it and remove it first"; exit 1; }
     mkdir -p federation "$FLWR_HOME"
     certificates 2> /dev/null
     printf '[superlink.federation]\naddress = "127.0.0.1:%s"\nroot-certificates = "%s"\n' \
         "$port" "$PWD/federation/ca.pem" >> "$FLWR_HOME/config.toml"
     keep flower-superlink --port "$port" --enable-supernode-auth --ssl-ca-certfile federation/ca.pem \
         --ssl-certfile federation/server.pem --ssl-keyfile federation/server.key > federation/superlink.log 2>&1
-    until grep -q "Uvicorn running" federation/superlink.log; do sleep 0.5; done
+    until grep -q "Uvicorn running" federation/superlink.log; do
+        kill -0 "$(head -n 1 federation/pids)" || { cat federation/superlink.log; exit 1; }
+        sleep 0.5
+    done
     site=0
     while [ "$site" -lt "$1" ]; do
         ssh-keygen -q -t ecdsa -b 384 -N '' -f "federation/site-$site"

@@ -20,6 +20,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
 APP = Path(__file__).parent / "siteapp"
+AMPLE = 300.0  # seconds that a process may take to be there; on a busy machine it needs dozens
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -78,13 +79,13 @@ class Deployment:
         given = [str(tls / f) if not f.startswith("--") else f for f in files]
         options = ("--port", str(self.port), "--enable-supernode-auth", "--database", "state.db")
         self.start("link", "flower-superlink", *given, *options)
-        self.wait_for("link", "Uvicorn running", 90)
+        self.wait_for("link", "Uvicorn running")
 
     def start_simulation(self) -> None:
         """The SuperLink that `flwr run` starts by itself for a simulation, on a port of this trial."""
         self.configure("insecure = true")
         self.start("link", "flower-superlink", "--insecure", "--simulation", "--port", str(self.port))
-        self.wait_for("link", "Uvicorn running", 90)
+        self.wait_for("link", "Uvicorn running")
 
     @functools.cached_property
     def control(self) -> ControlHttpClient:
@@ -112,7 +113,7 @@ class Deployment:
 
     def run(self, command: list[str]) -> str:
         done = subprocess.run(
-            command, env=environment(self.home), cwd=self.place, capture_output=True, text=True, timeout=120
+            command, env=environment(self.home), cwd=self.place, capture_output=True, text=True, timeout=AMPLE
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -140,7 +141,7 @@ class Deployment:
     def log(self, name: str) -> str:
         return (self.place / f"{name}.log").read_text(errors="replace")
 
-    def wait_for(self, name: str, pattern: str, seconds: float, *, after: int = 0) -> None:
+    def wait_for(self, name: str, pattern: str, seconds: float = AMPLE, *, after: int = 0) -> None:
         end = time.monotonic() + seconds
         while not re.search(pattern, self.log(name)[after:]):
             ended = self.processes[name].poll()
@@ -189,7 +190,7 @@ def deployed(place: Path, sites: int) -> Iterator[Deployment]:
         for name in trial.names:
             trial.start_node(name)
         for name in trial.names:
-            trial.wait_for(name, "SuperNode ID", 60)
+            trial.wait_for(name, "SuperNode ID")
         yield trial
     finally:
         trial.close()

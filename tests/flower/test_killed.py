@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deployment import Deployment, deployed
+from deployment import AMPLE, Deployment, deployed
 from scenes import SITES, Plain
 
 from fedcrab import History, HistoryError, plan, recover
@@ -63,7 +63,9 @@ def run_to_the_end(trial: Deployment, place: Path, mode: str, chance: random.Ran
 
 def strike(trial: Deployment, chance: random.Random, who: str, place: Path) -> list[object]:
     """Wait for a random while, then kill; what was recorded by then."""
+    end = time.monotonic() + AMPLE
     while not trial.ours("flwr-serverapp"):
+        assert time.monotonic() < end, trial.log("link")[-2000:]
         time.sleep(0.1)
     time.sleep(chance.uniform(0, 25))
     seen = on_disk(place)
@@ -88,7 +90,7 @@ def on_disk(place: Path) -> list[object]:
 def everybody_back(trial: Deployment) -> None:
     """Start the SuperNodes that are gone; the SuperLink holds a killed one for connected for a minute."""
     for name in trial.names:
-        end = time.monotonic() + 180
+        end = time.monotonic() + AMPLE
         while name not in trial.processes or trial.processes[name].poll() is not None:
             assert time.monotonic() < end, trial.log(name)[-2000:]
             before = len(trial.log(name))

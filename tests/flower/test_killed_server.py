@@ -49,7 +49,7 @@ def test_every_round_and_step_survives(seed: int, tmp_path: Path) -> None:
         rounds, steps = on_disk(tmp_path)
         assert (rounds[: len(seen[0])], steps[: len(seen[1])]) == seen
     with started(tmp_path) as victim:
-        assert victim.wait(120) == 0
+        assert victim.wait(600) == 0
     whole = recorded(tmp_path / "whole", grid())
     rounds, steps = on_disk(tmp_path)
     assert rounds == [entry.digests for entry in whole.rounds]

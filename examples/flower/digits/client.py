@@ -12,7 +12,7 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     node, run, config = context.node_config, context.run_config, message.content["config"]
     partition, partitions = int(node["partition-id"]), int(node.get("num-partitions", 10))
-    examples = task.load(partition, partitions, str(run["dataset"]))
+    examples = task.load(partition, partitions)
     if str(partition) in str(run["attackers"]).split(","):
         examples = task.poisoned(examples)
     net = task.model()

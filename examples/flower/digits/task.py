@@ -12,10 +12,8 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
-def load(partition: int, partitions: int, dataset: str = "") -> Examples:
+def load(partition: int, partitions: int) -> Examples:
     """A client's part of the data."""
-    if dataset:
-        return _from_hub(partition, partitions, dataset)
     x, y = _digits()
     return x[HELD_OUT + partition :: partitions], y[HELD_OUT + partition :: partitions]
 
@@ -31,15 +29,6 @@ def _digits() -> Examples:
 
     images, labels = load_digits(return_X_y=True)
     return torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
-
-
-def _from_hub(partition: int, partitions: int, dataset: str) -> Examples:
-    """Any set of 8 x 8 images with columns image and label."""
-    from flwr_datasets import FederatedDataset
-
-    part = FederatedDataset(dataset=dataset, partitioners={"train": partitions}).load_partition(partition)
-    columns = part.with_format("torch")
-    return columns["image"].float().reshape(len(part), 64) / 255, columns["label"]
 
 
 def poisoned(examples: Examples) -> Examples:
