@@ -16,7 +16,8 @@ from fedcrab import History, HistoryError, plan, recover
 from fedcrab.recover.progress import saved_steps
 
 pytestmark = pytest.mark.slow
-COUNT, ROUNDS = 4, 3
+COUNT, ROUNDS = 3, 3
+CLEAR = ("usable answer", "not connected", "clients are connected")  # what a run may end with
 CASES = [
     (who, when, n) for n in range(5) for who in ("supernode", "serverapp") for when in ("train", "recover")
 ]
@@ -56,7 +57,7 @@ def run_to_the_end(trial: Deployment, place: Path, mode: str, chance: random.Ran
         assert on_disk(place)[: len(seen)] == seen, "a recorded round was lost or changed"
         if status == "finished:completed":
             return
-        assert who == "serverapp" or "usable answer" in status or "not connected" in status, status
+        assert who == "serverapp" or any(words in status for words in CLEAR), status
         everybody_back(trial)
     raise AssertionError(f"never done: {status}")
 
@@ -73,7 +74,7 @@ def strike(trial: Deployment, chance: random.Random, who: str, place: Path) -> l
         for pid in trial.ours("flwr-serverapp"):
             os.kill(pid, signal.SIGKILL)
     else:
-        trial.kill(chance.choice(["site-0", "site-1", "site-3"]))
+        trial.kill(chance.choice(["site-0", "site-1"]))
     return seen
 
 

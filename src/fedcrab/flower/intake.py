@@ -28,6 +28,23 @@ class Admitted:
     losses: tuple[tuple[float, float], ...]  # reported, each with the examples it is of
 
 
+class Rooms:
+    """Room for the updates of one round while those of the round before are written down, in turn.
+
+    Fresh memory of this size costs the server more than all that is done with it.
+    """
+
+    def __init__(self) -> None:
+        self._used, self._next = (np.empty((0, 0), np.float32) for _ in range(2))
+
+    def take(self, rows: int, columns: int) -> NDArray[np.float32]:
+        """Room that nobody uses since the round before the last."""
+        self._used, self._next = self._next, self._used
+        if len(self._used) < rows or self._used.shape[1] != columns:
+            self._used = np.empty((rows, columns), np.float32)
+        return self._used[:rows]
+
+
 @dataclass(slots=True)
 class Intake:
     """Updates go straight into the rows of one matrix, a row a client, in the order of the ids."""
@@ -36,6 +53,7 @@ class Intake:
     start: Vector
     clients: Mapping[int, ClientId]  # who was asked, by node
     examples_key: str
+    rooms: Rooms = field(default_factory=Rooms)  # of its own, unless the caller has some
     _rows: dict[ClientId, int] = field(init=False)
     _matrix: NDArray[np.float32] = field(init=False)
     _weights: NDArray[np.float64] = field(init=False)
@@ -43,7 +61,7 @@ class Intake:
 
     def __post_init__(self) -> None:
         self._rows = {client: row for row, client in enumerate(sorted(self.clients.values()))}
-        self._matrix = np.empty((len(self._rows), self.model.layout.size), np.float32)
+        self._matrix = self.rooms.take(len(self._rows), self.model.layout.size)
         self._weights = np.zeros(len(self._rows))
 
     def judge(self, node: int, reply: Message) -> Reason | None:

@@ -21,7 +21,7 @@ from fedcrab.errors import ConfigError, RecordError
 from fedcrab.flower.arrays import Model
 from fedcrab.flower.exchange import Patience, Reason
 from fedcrab.flower.identity import Identities
-from fedcrab.flower.intake import Intake
+from fedcrab.flower.intake import Intake, Rooms
 from fedcrab.flower.measures import REPORTED, EvaluateFn
 from fedcrab.flower.notes import Notes, plain
 from fedcrab.flower.patient import PatientGrid
@@ -50,6 +50,7 @@ class Recorder(Strategy):
         self._identities: Identities | None = None
         self._grid: PatientGrid | None = None
         self._intake: Intake | None = None
+        self._rooms = Rooms()
         self._messages: list[Message] = []
         self._done = 0  # rounds of earlier runs
 
@@ -125,7 +126,7 @@ class Recorder(Strategy):
         asked = {m.metadata.dst_node_id for m in messages}
         clients = {node: c for node, c in self._identities.clients().items() if node in asked}
         start = recording.model.flatten(arrays)
-        self._intake = Intake(recording.model, start, clients, recording.notes.examples_key)
+        self._intake = Intake(recording.model, start, clients, recording.notes.examples_key, self._rooms)
         self._messages = [m for m in messages if m.metadata.dst_node_id in clients]
         return self._messages
 
