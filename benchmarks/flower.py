@@ -11,13 +11,14 @@ import argparse
 import os
 import tempfile
 import time
-from itertools import pairwise
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
 QUIET = ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED")
 os.environ.update(dict.fromkeys(QUIET, "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"})
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
@@ -27,7 +28,7 @@ from flwr.simulation import run_simulation  # noqa: E402
 from torch import nn  # noqa: E402
 
 CLIENTS = 20
-Moment = tuple[float, float]
+Moment = tuple[float, float, float]  # the clock, CPU seconds of the server, of the whole simulation
 
 
 def network() -> nn.Module:
@@ -74,12 +75,27 @@ class Timed(FedAvg):
 
     def rounds(self, ended: Moment) -> list[Moment]:
         """What each round took, but the first, in which connections are made."""
-        return [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise([*self.begun, ended])][1:]
+        marks = np.array([*self.begun, ended])
+        return [tuple(taken) for taken in np.diff(marks, axis=0).tolist()][1:]
 
 
 def now() -> Moment:
-    """The clock, and the processor time of the server's process."""
-    return time.perf_counter(), time.process_time()
+    return time.perf_counter(), time.process_time(), whole()
+
+
+def whole() -> float:
+    """CPU seconds of this process and of all that it started, as Linux counts them."""
+    parents, ticks = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            pid = int(process.name)
+            parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    ours, found = set(), {os.getpid()}
+    while found:
+        ours |= found
+        found = {pid for pid, parent in parents.items() if parent in found} - ours
+    return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(blocks: int, rounds: int, epochs: int) -> dict[str, list[list[Moment]]]:
@@ -107,22 +123,21 @@ def measure(blocks: int, rounds: int, epochs: int) -> dict[str, list[list[Moment
 def report(taken: dict[str, list[list[Moment]]]) -> None:
     middle = {}
     for kind, blocks in taken.items():
-        seconds, busy = zip(*(moment for block in blocks for moment in block), strict=True)
-        middle[kind] = median(seconds), median(busy)
+        seconds, server, everything = zip(*(moment for block in blocks for moment in block), strict=True)
+        middle[kind] = median(seconds), median(server), median(everything)
         spread = f"{min(seconds):.3f} to {max(seconds):.3f}, {len(seconds)} rounds"
-        print(f"{kind:8} median {median(seconds):.3f} s ({spread}), {median(busy):.3f} s of the server's CPU")
-    (plain, idle), (recorded, busy) = middle["without"], middle["with"]
-    share = 100 * (recorded / plain - 1)
-    print(
-        f"the Recorder adds {recorded - plain:+.3f} s, {share:+.1f}% of a round; {busy - idle:+.3f} s of CPU"
-    )
+        cpu = f"CPU: server {median(server):.3f} s, all {median(everything):.3f} s"
+        print(f"{kind:8} median {median(seconds):.3f} s ({spread}); {cpu}")
+    (plain, idle, all_of_it), (recorded, busy, _) = middle["without"], middle["with"]
+    print(f"the Recorder adds {recorded - plain:+.3f} s, {100 * (recorded / plain - 1):+.1f}% of a round;")
+    print(f"its own work is {busy - idle:.3f} s of CPU, {100 * (busy - idle) / all_of_it:.1f}% of a round's")
     pairs = zip(taken["with"], taken["without"], strict=True)
     ratios = sorted(100 * (middle_of(one) / middle_of(other) - 1) for one, other in pairs)
     print("block by block:", ", ".join(f"{ratio:+.1f}%" for ratio in ratios))
 
 
 def middle_of(block: list[Moment]) -> float:
-    return median(seconds for seconds, _ in block)
+    return median(seconds for seconds, *_ in block)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from fedcrab import ConfigError
 from fedcrab.flower.arrays import Model, numbers
+from fedcrab.flower.intake import Rooms
 from fedcrab.flower.measures import divergence, weighted_median
 
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -52,6 +53,27 @@ def test_a_model_keeps_its_names_types_and_buffers() -> None:
         assert back[name].numpy().dtype == array.dtype
         np.testing.assert_array_equal(back[name].numpy(), array)
     assert not Model.of(record, buffers=["head", "bn.num_batches_tracked"]).layout.fields[3].trained
+
+
+@given(DTYPES.flatmap(lambda d: arrays_of.arrays(d, SHAPES)), st.booleans(), st.integers(0, 99))
+def test_a_difference_is_the_flat_vector_minus_the_start(array: np.ndarray, turned: bool, seed: int) -> None:
+    record = ArrayRecord({"a": Array(np.asfortranarray(array) if turned else array)})
+    model = Model.of(record)
+    start = np.random.default_rng(seed).standard_normal(array.size).astype(np.float32)
+    with np.errstate(all="ignore"):
+        expected = model.flatten(record) - start
+    found = model.difference(record, start, np.full_like(start, 7))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_room_comes_back_after_the_next_round_and_not_before() -> None:
+    rooms = Rooms()
+    first, second, third = (rooms.take(3, 5) for _ in range(3))
+    assert not np.shares_memory(first, second)
+    assert np.shares_memory(first, third)
+    assert rooms.take(4, 5).shape == (4, 5)
+    assert rooms.take(2, 5).shape == (2, 5)
+    assert rooms.take(2, 6).shape == (2, 6)
 
 
 @pytest.mark.parametrize(
