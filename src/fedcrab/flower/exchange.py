@@ -18,7 +18,7 @@ from flwr.supercore import log
 
 from fedcrab.errors import ConfigError, FleetError
 
-SHORTEST, WAIT = 0.01, 0.02  # seconds between two looks, and as a share of the wait so far
+SHORTEST, WAIT = 0.05, 0.02  # seconds between two looks, and as a share of the wait so far
 Reason = str
 Judge = Callable[[int, Message], Reason | None]  # why the answer of a node cannot be used, or None
 
