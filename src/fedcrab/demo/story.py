@@ -65,8 +65,7 @@ class Story:
             Text("\nand every method recovers, each from the history that it needs:\n"),
             tables.methods_table(self.rows),
             Text(
-                f"The curves are in {self.picture}, the incident page in {self.page}: open it, and click "
-                "(the histories that its commands speak of are kept by demo --out DIR). "
+                f"The curves are in {self.picture}, the incident page in {self.page}. "
                 f"All this took {self.seconds:.0f} s."
             ),
         ]
