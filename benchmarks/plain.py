@@ -24,7 +24,7 @@ from fedcrab.simulate.local import LocalTraining, Task
 from fedcrab.simulate.plain import PlainLoop
 
 sys.path.insert(0, str(Path(__file__).parent / "contestants"))
-from own_module import own  # noqa: E402
+from own_module import own
 
 EXAMPLES, BATCH, RATE = 600, 64, 0.005
 
