@@ -65,7 +65,7 @@ def test_equal_to_the_plain_loop(bias, epochs, batch):
 
 
 def test_equal_after_every_single_step():
-    """A larger batch each time: 2 epochs of 1, 2, 3, ... steps."""
+    """A smaller batch each time: 2 epochs of 1, 2, 3, ... steps."""
     module = wide(bias=True)
     start = bridge.read(list(module.parameters()))
     for batch in (60, 30, 20, 15, 12, 10, 7, 5):
