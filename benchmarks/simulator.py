@@ -6,9 +6,9 @@
 
 Every contestant trains the same 20 clients of 600 MNIST images (random ones without FEDCRAB_DATA) with the
 same settings. Contestants take turns, `repeats` times; the first round of each run is left out and the best
-of all others counts, which is the fairest on a machine that does other things too. Beside it stands the
-processor time of the contestant's processes, which other load hardly moves. A contestant whose model has not
-learned, or that fails, is not counted and is named.
+of all others counts, which is the fairest on a machine that does other things too. Beside it stand the
+median, and the best by the processor time of the contestant's processes, which other load hardly moves. A
+contestant whose model has not learned, or that fails, is not counted and is named.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Entry:
         return [*shlex.split(prefix), "taskset", "-c", cores, str(python), str(script), told]
 
 
-def entries(model: str, peers: Path, only: list[str]) -> list[Entry]:
+def entries(model: str, peers: Path, only: list[str], cores: int | None) -> list[Entry]:
     installed = [name for name in PEERS if (peers / name / "bin" / "python").exists() and model != "own"]
     found = []
     for name in ["fedcrab", "bare_torch", *installed]:
@@ -55,7 +56,7 @@ def entries(model: str, peers: Path, only: list[str]) -> list[Entry]:
         found += [Entry(name, 1, 1), Entry(name, 2, 1)]
         if name in ("bare_torch", "pfl", "fluke", "fedlab"):
             found.append(Entry(name, 2, 2))
-    return found
+    return [entry for entry in found if cores in (None, entry.cores)]
 
 
 def write_data(folder: Path) -> None:
@@ -112,7 +113,7 @@ def compete(model: str, options: argparse.Namespace, folder: Path) -> tuple[Rate
     rates: Rates = {}
     core_rates: Rates = {}
     for _ in range(options.repeats):
-        for entry in entries(model, options.peers, options.only):
+        for entry in entries(model, options.peers, options.only, options.cores):
             result = run(entry, settings, options.peers, options.prefix)
             if isinstance(result, str):
                 print(f"{model} {entry}: {result}", file=sys.stderr)
@@ -124,23 +125,26 @@ def compete(model: str, options: argparse.Namespace, folder: Path) -> tuple[Rate
 
 
 def show(model: str, rates: Rates, core_rates: Rates) -> None:
-    """One table: the best rate of each, in wall time and for each second of a core, and fedcrab's over it."""
+    """One table: the best, the middle and the best of a core second of each, and fedcrab's over it."""
     best = {entry: max(values) for entry, values in rates.items()}
+    middle = {entry: median(values) for entry, values in rates.items()}
     core = {entry: max(values) for entry, values in core_rates.items()}
     ours = {entry.cores: entry for entry in best if entry.name == "fedcrab"}
+    titles = [("samples/s", best), ("median", middle), ("/core second", core)]
     print(
-        f"\n{model:<12}{'cores':>6}{'threads':>8}{'samples/s':>12}{'fedcrab is':>12}"
-        f"{'/core second':>14}{'fedcrab is':>12}{'spread':>8}"
+        f"\n{model:<12}{'cores':>6}{'threads':>8}",
+        *(f"{t:>13}{'fedcrab is':>12}" for t, _ in titles),
+        "spread",
     )
     for entry, rate in sorted(best.items(), key=lambda item: (item[0].cores, -item[1])):
-        spread = 1 - min(rates[entry]) / rate
         mine = ours.get(entry.cores, entry)
-        print(
-            f"{entry.name:<12}{entry.cores:>6}{entry.threads:>8}{rate:>12,.0f}{best[mine] / rate:>10.2f} x"
-            f"{core[entry]:>14,.0f}{core[mine] / core[entry]:>10.2f} x{spread:>8.0%}"
-        )
+        columns = (f"{found[entry]:>13,.0f}{found[mine] / found[entry]:>10.2f} x" for _, found in titles)
+        spread = 1 - min(rates[entry]) / rate
+        print(f"{entry.name:<12}{entry.cores:>6}{entry.threads:>8}", *columns, f"{spread:>6.0%}")
     if {1, 2} <= ours.keys():
-        print(f"fedcrab's second core: {best[ours[2]] / best[ours[1]]:.2f} x")
+        one, two = ours[1], ours[2]
+        by_median = middle[two] / middle[one]
+        print(f"fedcrab's second core: {best[two] / best[one]:.2f} x, by the medians {by_median:.2f} x")
 
 
 def main() -> None:
@@ -150,6 +154,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=Path("no-peers"), help="folder made by peers.sh")
     parser.add_argument("--model", action="append", choices=list(EPOCHS), help="default: mlp and cnn")
     parser.add_argument("--only", action="append", default=[], help="this contestant; may be repeated")
+    parser.add_argument("--cores", type=int, choices=(1, 2), help="on so many only")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=0, help="local epochs; default 5, for the CNN 2")

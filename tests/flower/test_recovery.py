@@ -101,6 +101,16 @@ def test_the_ready_made_app_recovers(histories, tmp_path: Path) -> None:
         app(grid(), context(mode="train", **request))
 
 
+def test_the_decision_can_be_changed(histories, tmp_path: Path) -> None:
+    history = histories[Selective]
+    request = {"history": str(history.path), "malicious": "site-2", "recovered": str(tmp_path / "out")}
+    for changed in ({"unfound": "25%", "beta": 0.2}, {"unfound": 2, "beta": 0.2}):  # the same, said twice
+        found = recover_if_asked(grid(), context(mode="recover", **request, **changed), patience=HASTY)
+        assert found.plan.decision() == plan(history, ["site-2"], beta=0.2, unfound=2).decision()
+    with pytest.raises(FedcrabError, match="another"):
+        recover_if_asked(grid(), context(mode="recover", unfound="", **request), patience=HASTY)
+
+
 BAD = {
     "no client": ({"malicious": "site-9"}, "no client site-9"),
     "nobody": ({"malicious": ""}, "recovery needs 'malicious'"),
@@ -110,6 +120,9 @@ BAD = {
     "deadline": ({"deadline": "soon"}, "must be numbers"),
     "epochs": ({"local-epochs": 1.5}, "whole number"),
     "needs": ({"method": "fedrecover"}, "fedrecover"),
+    "beta": ({"beta": "much"}, "beta must be"),
+    "unfound": ({"unfound": "some"}, "unfound is a number of clients"),
+    "all unfound": ({"unfound": 7}, "leave at least one"),
 }
 
 

@@ -9,6 +9,8 @@
 | history | the directory that the Recorder wrote |
 | method | `crab` (that is crab-hardened), crab-paper, federaser, fedrecover, retrain |
 | recovered | the directory for the result; each step is kept, and a killed recovery goes on |
+| beta | how much poison is tolerated, in place of the method's own |
+| unfound | how many others may be malicious without anybody knowing: `2`, or a share, `10%` |
 | local-epochs | the epochs of the training, which federaser asks for a share of |
 | deadline, quorum, attempts | how long to wait for clients, for what share of them, how often |
 """
@@ -40,6 +42,7 @@ from fedcrab.rollback import Plan, plan
 from fedcrab.types import Fleet, Vector
 
 ALIASES = {"crab": "crab-hardened"}
+PLANNED = ("beta", "unfound")  # of the decision, where the run's configuration has them
 MODEL, SUMMARY = "model.safetensors", "summary.json"
 
 
@@ -76,6 +79,7 @@ def recover_if_asked(
             out=Path(_text(asked, "recovered")),
             epochs=_whole(asked, "local-epochs"),
             aggregate=aggregate,
+            **{name: asked[name] for name in PLANNED if asked.get(name, "") != ""},
         )
     except FedcrabError as error:
         log(ERROR, "fedcrab: %s", error)
@@ -93,16 +97,21 @@ def recovered(
     out: Path,
     epochs: int | None = None,
     aggregate: Aggregate | None = None,
+    **planned: Any,
 ) -> Recovered:
-    """Recover a history that was recorded on Flower; going on where an earlier call was killed."""
+    """Recover a history that was recorded on Flower; going on where an earlier call was killed.
+
+    ``planned`` is the plan's beta or unfound, in place of the method's own.
+    """
     name = ALIASES.get(method, method)
     row = _method(name)
-    decided = plan(history, malicious, **row.plan)
+    decided = plan(history, malicious, **{**row.plan, **planned})
     for warning in decided.warnings:
         log(INFO, "fedcrab: %s", warning)
     settings = {**row.settings, "aggregate": aggregate, "epochs": epochs}
     row.function(decided, fleet, **settings)  # refused here, before anything is written, if it cannot be
-    request = {"method": name, **row.settings, "epochs": epochs}
+    asked = {key: getattr(decided, key) for key in planned}
+    request = {"method": name, **asked, **row.settings, "epochs": epochs}
     for step in resumable(out / name, row.function, decided, fleet, request=request, **settings):
         log(INFO, "fedcrab: round %d replayed with %d clients", step.round, len(step.clients))
     steps = tuple(saved_steps(out / name))
