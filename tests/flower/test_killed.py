@@ -16,7 +16,7 @@ from fedcrab import History, HistoryError, plan, recover
 from fedcrab.recover.progress import saved_steps
 
 pytestmark = pytest.mark.slow
-COUNT, ROUNDS = 3, 3
+COUNT, ROUNDS = 4, 3
 CLEAR = ("usable answer", "not connected", "clients are connected")  # what a run may end with
 CASES = [
     (who, when, n) for n in range(5) for who in ("supernode", "serverapp") for when in ("train", "recover")
@@ -74,7 +74,7 @@ def strike(trial: Deployment, chance: random.Random, who: str, place: Path) -> l
         for pid in trial.ours("flwr-serverapp"):
             os.kill(pid, signal.SIGKILL)
     else:
-        trial.kill(chance.choice(["site-0", "site-1"]))
+        trial.kill(chance.choice(["site-0", "site-1", "site-3"]))
     return seen
 
 
