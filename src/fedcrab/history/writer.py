@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
-from fedcrab.admission import as_printable, screen
+from fedcrab.admission import screen
 from fedcrab.errors import DamagedError, HistoryError, RecordError
-from fedcrab.geometry import Measures, measure, measure_sketched
 from fedcrab.history.contents import Contents
 from fedcrab.history.disk import explained, hash_regular, sync_directory, write_again
 from fedcrab.history.entries import Charter, Closing, Entry, RoundEntry
 from fedcrab.history.ledger import Ledger
 from fedcrab.history.lock import Lock
+from fedcrab.history.measuring import Measuring, digests_of
 from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.verification import load
-from fedcrab.types import Rejection, Round, Updates, Vector
-from fedcrab.vectors import Sliced, is_finite, weighted_mean
+from fedcrab.types import Round, Updates
+from fedcrab.vectors import is_finite
 
 
 class Writer:
@@ -34,7 +32,7 @@ class Writer:
         self.snapshots = Snapshots(directory / SNAPSHOTS)
         self._lock = Lock(directory)
         self._ledger: Ledger | None = None
-        self._beside = ThreadPoolExecutor(1)
+        self._measuring = Measuring(self.snapshots)
         try:
             with explained(f"{directory}: its name is not safe on the disk"):
                 sync_directory(directory.absolute().parent)
@@ -92,7 +90,7 @@ class Writer:
         if round.index == len(self.contents.rounds) - 1:
             return self._check_same(round, updates)
         with explained(f"{self.directory}: round {round.index} is not recorded"):
-            entry = self._enter(round, updates, rejected)
+            entry = self._measuring.enter(self.contents, round, updates, rejected)
             self.snapshots.settle()
             staged = self.contents.extended(entry)
             decision = [staged.decide()] if staged.window_is_full() else []
@@ -101,72 +99,8 @@ class Writer:
 
     def _check_same(self, round: Round, updates: Updates) -> None:
         last = self.contents.rounds[-1]
-        if last.clients != updates.clients or last.digests != _digests(updates):
+        if last.clients != updates.clients or last.digests != digests_of(updates):
             raise RecordError(f"round {round.index} is recorded already, with other updates")
-
-    def _enter(self, round: Round, updates: Updates, rejected: tuple[Rejection, ...]) -> RoundEntry:
-        """Write the snapshots of a round and measure it; nothing points to them yet."""
-        charter = self.contents.charter
-        written = self._beside.submit(self._put_snapshots, round, updates)  # on another core,
-        digests = self._beside.submit(_digests, updates)  # while this one measures
-        measures = self._measure(round, updates)
-        start, after, stored = written.result()
-        cosines = measures.cosines[_first_alike(digests.result())]
-        selected = np.array(charter.selection.select(cosines.tolist()), bool)
-        counted = updates.weights * selected
-        mean = weighted_mean(updates.vectors, counted, charter.layout.trained(), self._beside)
-        return RoundEntry(
-            index=round.index,
-            loss=float(round.loss),
-            divergence=float(round.divergence),
-            start=start,
-            after=after,
-            mean=self.snapshots.put_array("mean", mean),
-            updates=stored,
-            clients=updates.clients,
-            examples=updates.weights.copy(),
-            norms=measures.norms,
-            cosines=cosines,
-            selected=selected,
-            digests=digests.result(),
-            references=self.contents.references,
-            coordinates=measures.coordinates,
-            rejected=(*map(as_printable, round.rejected), *rejected),
-        )
-
-    def _put_snapshots(self, round: Round, updates: Updates) -> tuple[str, str, str | None]:
-        """Write the models before and after the round, and the updates where they are kept."""
-        charter = self.contents.charter
-        start = self._put_start(round.start)
-        step = round.aggregate if updates.clients else None  # nobody answered: the model stays
-        after = self.snapshots.put_model(charter.layout, round.start, step)
-        keeps = charter.selection.keeps_updates(round.index)
-        return start, after, self.snapshots.put_array("updates", updates.vectors) if keeps else None
-
-    def _put_start(self, start: Vector) -> str:
-        """The hash of M_t, which the round before has left on the disk unless the model was changed since."""
-        known = (
-            self.contents.rounds[-1].after if self.contents.rounds else self.contents.charter.initial_model
-        )
-        layout = self.contents.charter.layout
-        return (
-            known
-            if self.snapshots.hash_of(layout, start) == known
-            else self.snapshots.put_model(layout, start)
-        )
-
-    def _measure(self, round: Round, updates: Updates) -> Measures:
-        charter = self.contents.charter
-        with ExitStack() as stack:
-            means = [stack.enter_context(self._mean(t)) for t in self.contents.references]
-            points = updates.vectors, round.aggregate, means, charter.layout.trained()
-            if len(updates.clients) <= charter.gram_limit:
-                return measure(*points)
-            return measure_sketched(*points, size=charter.sketch_size, seed=charter.seed, round=round.index)
-
-    def _mean(self, round: int) -> AbstractContextManager[Sliced]:
-        digest, size = self.contents.rounds[round].mean, self.contents.charter.layout.size
-        return self.snapshots.vector(digest, "mean", size)
 
     def _commit(self, *entries: Entry) -> None:
         """Make entries part of the history: all of them or none."""
@@ -224,7 +158,7 @@ class Writer:
     def release(self) -> None:
         """Stop writing; the history stays open for a later writer."""
         self._let_go()
-        self._beside.shutdown()
+        self._measuring.release()
         self._lock.release()
 
 
@@ -233,16 +167,6 @@ def _files(contents: Contents, entries: Iterable[Entry]) -> set[str]:
     rounds = [e for e in entries if isinstance(e, RoundEntry)]
     brought = {name for e in rounds for name in (e.start, e.after, e.mean, e.updates) if name}
     return brought | contents.needed().keys()
-
-
-def _digests(updates: Updates) -> tuple[str, ...]:
-    return tuple(hashlib.sha256(np.ascontiguousarray(row, "<f4").data).hexdigest() for row in updates.vectors)
-
-
-def _first_alike(digests: Sequence[str]) -> list[int]:
-    """For each update the first that is equal to it: equal updates tie, however a matrix product rounds."""
-    first: dict[str, int] = {}
-    return [first.setdefault(digest, place) for place, digest in enumerate(digests)]
 
 
 def _check_round(round: Round, charter: Charter, expected: int) -> None:
