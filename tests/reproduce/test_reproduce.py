@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from fedcrab import ConfigError
-from fedcrab.reproduce.claims import TESTS, Seen, largest_rise
+from fedcrab.reproduce.claims import TESTS, largest_rise
 from fedcrab.reproduce.command import Reproduced, reproduce_command
 from fedcrab.reproduce.formulas import formulas
 from fedcrab.reproduce.items import ITEMS
 from fedcrab.reproduce.paper import claims, figures
 from fedcrab.reproduce.scales import SCALES
+from fedcrab.reproduce.seen import Seen
 from fedcrab.suite.expansion import expand
 from fedcrab.suite.schedule import trainings
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedcrab.reproduce.claims import TESTS, Found, Seen
+from fedcrab.reproduce.claims import TESTS
 from fedcrab.reproduce.formulas import formulas
 from fedcrab.reproduce.items import Item
 from fedcrab.reproduce.paper import Claim, Figure, claims, figures
 from fedcrab.reproduce.scales import Scale
+from fedcrab.reproduce.seen import Found, Seen
 from fedcrab.suite.cells import Finished
 from fedcrab.suite.description import MEASURES
 from fedcrab.suite.expansion import Cell
