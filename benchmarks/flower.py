@@ -13,7 +13,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 QUIET = ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED")
 os.environ.update(dict.fromkeys(QUIET, "0") | {"FLWR_DISABLE_UPDATE_CHECK": "1"})
@@ -121,15 +121,19 @@ def measure(blocks: int, rounds: int, epochs: int) -> dict[str, list[list[Moment
 
 
 def report(taken: dict[str, list[list[Moment]]]) -> None:
-    middle = {}
+    middle, quick = {}, {}
     for kind, blocks in taken.items():
         seconds, server, everything = zip(*(moment for block in blocks for moment in block), strict=True)
         middle[kind] = median(seconds), median(server), median(everything)
+        quick[kind] = quantiles(seconds, n=4)[0]
         spread = f"{min(seconds):.3f} to {max(seconds):.3f}, {len(seconds)} rounds"
         cpu = f"CPU: server {median(server):.3f} s, all {median(everything):.3f} s"
-        print(f"{kind:8} median {median(seconds):.3f} s ({spread}); {cpu}")
+        print(f"{kind:8} median {median(seconds):.3f} s, quartile {quick[kind]:.3f} s ({spread}); {cpu}")
     (plain, idle, all_of_it), (recorded, busy, _) = middle["without"], middle["with"]
     print(f"the Recorder adds {recorded - plain:+.3f} s, {100 * (recorded / plain - 1):+.1f}% of a round;")
+    print(
+        f"by the quartiles, when the machine is quiet, {100 * (quick['with'] / quick['without'] - 1):+.1f}%;"
+    )
     print(f"its own work is {busy - idle:.3f} s of CPU, {100 * (busy - idle) / all_of_it:.1f}% of a round's")
     pairs = zip(taken["with"], taken["without"], strict=True)
     ratios = sorted(100 * (middle_of(one) / middle_of(other) - 1) for one, other in pairs)
