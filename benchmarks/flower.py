@@ -137,7 +137,8 @@ def report(taken: dict[str, list[list[Moment]]]) -> None:
     print(f"its own work is {busy - idle:.3f} s of CPU, {100 * (busy - idle) / all_of_it:.1f}% of a round's")
     pairs = zip(taken["with"], taken["without"], strict=True)
     ratios = sorted(100 * (middle_of(one) / middle_of(other) - 1) for one, other in pairs)
-    print("block by block:", ", ".join(f"{ratio:+.1f}%" for ratio in ratios))
+    told = ", ".join(f"{ratio:+.1f}%" for ratio in ratios)
+    print(f"block by block, {median(ratios):+.1f}% in the middle: {told}")
 
 
 def middle_of(block: list[Moment]) -> float:
