@@ -8,7 +8,9 @@ from torch import nn
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
 from fedcrab.simulate import bridge
-from fedcrab.simulate.convolution import Convolution, rewritten
+from fedcrab.simulate.cnn.batch_last import BatchLast
+from fedcrab.simulate.cnn.channels_last import ChannelsLast, rewritten
+from fedcrab.simulate.convolution import Convolution
 from fedcrab.simulate.engine import engine_for, one_thread
 from fedcrab.simulate.learner import alike
 from fedcrab.simulate.local import LocalTraining, Task
@@ -84,7 +86,7 @@ def test_equal_to_a_bare_loop(case, settings):
     architecture, sizes, kind = CASES[case]
     local = LocalTraining(learning_rate=0.05, **settings)
     start = torch.from_numpy(bridge.initial_model(architecture, seed=3))
-    engine = engine_for(architecture.build(), local, seed=SEED)
+    engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
     assert type(engine) is kind
     tasks = tasks_for(architecture, sizes)
     for epochs in (1, 2):
@@ -93,14 +95,14 @@ def test_equal_to_a_bare_loop(case, settings):
         assert (got - expected).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
-def test_equal_after_every_single_step(name):
+@pytest.mark.parametrize(("name", "batch"), [("softmax", 8), ("mlp", 8), ("cnn", 8), ("cnn", 16)])
+def test_equal_after_every_single_step(name, batch):
     """One more batch each time: the engines agree after 1, 2, 3, ... steps."""
     architecture = Architecture(name, (1, 28, 28) if name == "cnn" else (1, 8, 8), 10)
-    local = LocalTraining(learning_rate=0.1, batch=8, momentum=0.5, weight_decay=0.001)
+    local = LocalTraining(learning_rate=0.1, batch=batch, momentum=0.5, weight_decay=0.001)
     start = torch.from_numpy(bridge.initial_model(architecture, seed=3))
-    engine = engine_for(architecture.build(), local, seed=SEED)
-    for count in range(8, 72, 8):
+    engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
+    for count in range(batch, 9 * batch, batch):
         (task,) = tasks_for(architecture, [count])
         got = train(engine, start, [task], 1)[0]
         assert (got - bare_loop(architecture, local, start, task, 1)).abs().max() < 1e-6
@@ -111,7 +113,7 @@ def test_equal_after_every_single_step(name):
 def test_a_client_has_the_same_bits_in_any_company(case, settings):
     architecture, sizes, _ = CASES[case]
     start = torch.from_numpy(bridge.initial_model(architecture, seed=3))
-    engine = engine_for(architecture.build(), LocalTraining(**settings), seed=SEED)
+    engine = engine_for(architecture.build(), LocalTraining(**settings), seed=SEED, shape=architecture.shape)
     tasks = tasks_for(architecture, sizes)
     together = train(engine, start, tasks)
     alone = torch.cat([train(engine, start, [task]) for task in tasks_for(architecture, sizes)])
@@ -171,6 +173,27 @@ def test_dropout_draws_by_address():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize(("batch", "kind"), [(64, BatchLast), (16, BatchLast), (15, ChannelsLast)])
+def test_two_ways_to_compute_a_cnn(batch, kind):
+    architecture = Architecture("cnn", (1, 28, 28), 10)
+    local = LocalTraining(batch=batch)
+    engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
+    assert type(engine.network) is kind
+
+
+def test_a_cnn_on_images_that_are_mostly_one_colour():
+    """Of equal pixels in a pool the first counts, so such images tell which way gradients go."""
+    architecture = Architecture("cnn", (1, 28, 28), 10)
+    local = LocalTraining(learning_rate=0.05)
+    start = torch.from_numpy(bridge.initial_model(architecture, seed=3))
+    tasks = tasks_for(architecture, [130, 64])
+    for task in tasks:
+        task.x.mul_(task.x > 0.9).round_()
+    engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
+    expected = torch.stack([bare_loop(architecture, local, start, task, 2) for task in tasks])
+    assert (train(engine, start, tasks) - expected).abs().max() < 1e-6
+
+
 def test_pooling_before_relu_is_the_same_function():
     module = Architecture("cnn", (1, 28, 28), 10).build()
     fast = rewritten(module)
@@ -185,10 +208,8 @@ def test_what_is_not_finite_comes_back_as_it_is():
         start = torch.from_numpy(bridge.initial_model(architecture, seed=0)).index_fill(
             0, torch.tensor(3), torch.nan
         )
-        update = train(
-            engine_for(architecture.build(), LocalTraining(), seed=0), start, tasks_for(architecture, [9])
-        )
-        assert update.isnan().any()
+        engine = engine_for(architecture.build(), LocalTraining(), seed=0, shape=architecture.shape)
+        assert train(engine, start, tasks_for(architecture, [9])).isnan().any()
 
 
 def test_a_batch_larger_than_all_examples_is_all_of_them():

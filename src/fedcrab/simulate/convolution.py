@@ -1,75 +1,51 @@
-"""Small CNNs, one client after the other, with autograd but laid out for the processor.
-
-Two rewritings, neither of which changes the function: tensors in channels_last, which the convolutions
-and the pooling on a processor prefer by far (a first layer of one channel most of all), and ReLU after
-max-pooling in place of before it (they commute, and it then has a quarter of the work).
-"""
+"""Small CNNs, one client after the other."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedcrab.simulate import bridge
 from fedcrab.simulate.descent import Descent
 from fedcrab.simulate.local import LocalTraining, Task, orders
 
-KNOWN = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.Flatten, nn.Linear)
 
+class Network(Protocol):
+    """A CNN whose weights may lie in memory in an order of its own."""
 
-def rewritten(module: nn.Module) -> nn.Sequential | None:
-    """The same function in channels_last with pooling before ReLU, or None for what is not a plain CNN."""
-    if not isinstance(module, nn.Sequential) or any(type(step) not in KNOWN for step in module):
-        return None
-    if not any(isinstance(step, nn.Conv2d) for step in module):
-        return None
-    if any(not p.requires_grad for p in module.parameters()):
-        return None
-    steps = [copy.deepcopy(step) for step in module]
-    for place in range(1, len(steps)):
-        if isinstance(steps[place], nn.MaxPool2d) and isinstance(steps[place - 1], nn.ReLU):
-            steps[place - 1], steps[place] = steps[place], steps[place - 1]
-    swapped = nn.Sequential(*steps)
-    for parameter in swapped.parameters():
-        if parameter.dim() == 4:
-            parameter.data = channels_last(parameter.data)
-    return swapped
+    @property
+    def weights(self) -> Sequence[Tensor]:
+        """The weights as they lie in memory, in the order of the module's parameters."""
+        ...
 
+    @property
+    def as_torch(self) -> Sequence[Tensor]:
+        """The same memory, each weight's numbers in the order torch has them."""
+        ...
 
-def channels_last(images: Tensor) -> Tensor:
-    """The images with channels innermost in memory, and strides that say so.
-
-    With one channel both layouts are the same bytes and torch keeps the strides of the other one, by which
-    the slow kernels would be chosen; so the strides are set by hand.
-    """
-    n, c, h, w = images.shape
-    packed = images.permute(0, 2, 3, 1).contiguous()
-    return packed.as_strided((n, c, h, w), (h * w * c, 1, w * c, c))
+    def gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor]:
+        """Of the mean cross-entropy of a batch, for every weight, as they lie in memory."""
+        ...
 
 
 class Convolution:
-    """Trains a rewritten CNN; the result is that of the plain loop on the original up to rounding."""
+    """Trains a network; the result is that of the plain loop on the module up to rounding."""
 
     together = 1
 
-    def __init__(self, module: nn.Sequential, local: LocalTraining, *, seed: int) -> None:
-        self._module, self._local, self._seed = module, local, seed
-        self._parameters = list(module.parameters())
+    def __init__(self, network: Network, local: LocalTraining, *, seed: int) -> None:
+        self.network, self._local, self._seed = network, local, seed
 
     def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
         """Train every task from ``start`` and write local minus start into its row."""
         for task in tasks:
-            bridge.write(self._parameters, start)
-            descent = Descent(self._parameters, self._local)
+            bridge.write(self.network.as_torch, start)
+            descent = Descent(self.network.weights, self._local)
             for order in orders(self._seed, round, task.client, count=len(task.y), epochs=epochs):
                 for rows in torch.split(order, self._local.batch):
-                    x = channels_last(task.x.index_select(0, rows))
-                    descent.step(self._gradients(x, task.y.index_select(0, rows)))
-            torch.sub(bridge.read(self._parameters), start, out=task.update)
-
-    def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        loss = nn.functional.cross_entropy(self._module(x), y)
-        return torch.autograd.grad(loss, self._parameters)
+                    x, y = task.x.index_select(0, rows), task.y.index_select(0, rows)
+                    descent.step(self.network.gradients(x, y))
+            torch.sub(bridge.read(self.network.as_torch), start, out=task.update)

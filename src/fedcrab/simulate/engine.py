@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import nn
 
-from fedcrab.simulate.convolution import Convolution, rewritten
+from fedcrab.simulate.cnn.building import batch_last
+from fedcrab.simulate.cnn.channels_last import ChannelsLast, rewritten
+from fedcrab.simulate.convolution import Convolution
 from fedcrab.simulate.local import Engine, LocalTraining
 from fedcrab.simulate.plain import PlainLoop
 from fedcrab.simulate.stacked import Stacked, layers_of
 
 
-def engine_for(module: nn.Module, local: LocalTraining, *, seed: int) -> Engine:
-    """The fastest engine that computes what the plain loop computes for this module."""
+def engine_for(module: nn.Module, local: LocalTraining, *, seed: int, shape: Sequence[int] = ()) -> Engine:
+    """The fastest engine that computes what the plain loop computes for this module.
+
+    ``shape`` is that of an example, without which the fastest one for CNNs cannot be made.
+    """
     layers = layers_of(module)
     if layers is not None:
         return Stacked(layers, local, seed=seed)
     network = rewritten(module)
     if network is not None:
-        return Convolution(network, local, seed=seed)
+        fastest = batch_last(network, shape, batch=local.batch)
+        return Convolution(fastest or ChannelsLast(network), local, seed=seed)
     return PlainLoop(module, local, seed=seed)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedcrab.errors import ConfigError
 from fedcrab.simulate import bridge
-from fedcrab.simulate.convolution import channels_last, rewritten
+from fedcrab.simulate.cnn.channels_last import channels_last, rewritten
 from fedcrab.simulate.data import Images, Labels
 from fedcrab.simulate.models import Architecture
 from fedcrab.types import Vector

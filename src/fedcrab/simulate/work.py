@@ -58,7 +58,7 @@ class Bench:
     """Where jobs are done: one module and its engine, on one thread."""
 
     def __init__(self, architecture: Architecture, local: LocalTraining, *, seed: int) -> None:
-        self._engine = engine_for(architecture.build(), local, seed=seed)
+        self._engine = engine_for(architecture.build(), local, seed=seed, shape=architecture.shape)
 
     @property
     def together(self) -> int:
