@@ -173,12 +173,21 @@ def test_dropout_draws_by_address():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(("batch", "kind"), [(64, BatchLast), (16, BatchLast), (15, ChannelsLast)])
-def test_two_ways_to_compute_a_cnn(batch, kind):
+@pytest.mark.parametrize(
+    ("batch", "examples", "kind"),
+    [
+        (64, 600, BatchLast),
+        (64, 16, BatchLast),
+        (64, 15, ChannelsLast),
+        (16, 600, BatchLast),
+        (15, 600, ChannelsLast),
+    ],
+)
+def test_two_ways_to_compute_a_cnn(batch, examples, kind):
     architecture = Architecture("cnn", (1, 28, 28), 10)
     local = LocalTraining(batch=batch)
     engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
-    assert type(engine.network) is kind
+    assert type(engine.network_for(examples)) is kind
 
 
 def test_a_cnn_on_images_that_are_mostly_one_colour():

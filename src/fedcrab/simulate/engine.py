@@ -26,8 +26,7 @@ def engine_for(module: nn.Module, local: LocalTraining, *, seed: int, shape: Seq
         return Stacked(layers, local, seed=seed)
     network = rewritten(module)
     if network is not None:
-        fastest = batch_last(network, shape, batch=local.batch)
-        return Convolution(fastest or ChannelsLast(network), local, seed=seed)
+        return Convolution(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
     return PlainLoop(module, local, seed=seed)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedcrab.simulate.cnn.batch_last import BatchLast
-from fedcrab.simulate.cnn.building import SMALLEST_BATCH, batch_last
+from fedcrab.simulate.cnn.building import batch_last
 from fedcrab.simulate.cnn.channels_last import rewritten
 from fedcrab.simulate.models import Architecture
 
@@ -69,11 +69,11 @@ NETWORKS = {
 def test_equal_to_autograd(name):
     torch.manual_seed(0)
     module = NETWORKS[name]()
-    network = batch_last(rewritten(module), SHAPE, batch=SMALLEST_BATCH)
+    network = batch_last(rewritten(module), SHAPE)
     assert isinstance(network, BatchLast)
     for place, weight in zip(network.as_torch, module.parameters(), strict=True):
         place.copy_(weight.detach().view(place.shape))
-    for n in (SMALLEST_BATCH, 1, 7):
+    for n in (16, 1, 7):
         x, y = torch.randn(n, *SHAPE), torch.randint(0, 3, (n,))
         loss = nn.functional.cross_entropy(module(x), y)
         expected = torch.autograd.grad(loss, list(module.parameters()))
@@ -85,7 +85,7 @@ def test_equal_to_autograd(name):
 
 def test_the_cnns_of_the_presets():
     for shape in [(1, 28, 28), (3, 32, 32), (1, 8, 8)]:
-        assert batch_last(rewritten(Architecture("cnn", shape, 10).build()), shape, batch=64) is not None
+        assert batch_last(rewritten(Architecture("cnn", shape, 10).build()), shape) is not None
 
 
 DECLINED = {
@@ -115,16 +115,11 @@ DECLINED = {
 
 @pytest.mark.parametrize("name", DECLINED)
 def test_declined(name):
-    assert batch_last(rewritten(DECLINED[name]()), SHAPE, batch=64) is None
+    assert batch_last(rewritten(DECLINED[name]()), SHAPE) is None
 
 
 @pytest.mark.parametrize("shape", [(), (256,), (3, 16, 16), (1, 17, 22), (1, 2, 2)], ids=str)
 def test_examples_of_another_shape_are_left_to_the_module(shape):
     module = NETWORKS["as they come"]()
-    assert batch_last(rewritten(module), SHAPE, batch=64) is not None
-    assert batch_last(rewritten(module), shape, batch=64) is None
-
-
-def test_small_batches_are_left_to_others():
-    module = rewritten(NETWORKS["as they come"]())
-    assert batch_last(module, SHAPE, batch=SMALLEST_BATCH - 1) is None
+    assert batch_last(rewritten(module), SHAPE) is not None
+    assert batch_last(rewritten(module), shape) is None

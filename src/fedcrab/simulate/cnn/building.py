@@ -16,15 +16,14 @@ from fedcrab.simulate.cnn.batch_last import BatchLast
 from fedcrab.simulate.cnn.layers import Bias, Dense, Layer, Pool, Relu, Shape, Unfolded
 from fedcrab.simulate.cnn.spectral import Spectral, pays
 
-SMALLEST_BATCH = 16  # below, transforming the kernels costs more than it saves
 LETTERS: dict[type, str] = {nn.Conv2d: "c", nn.MaxPool2d: "p", nn.ReLU: "r", nn.Flatten: "f", nn.Linear: "l"}
 PATTERN = re.compile("(cp?r?){2,}fl(rl)*")
 
 
-def batch_last(network: nn.Sequential, shape: Sequence[int], *, batch: int) -> BatchLast | None:
+def batch_last(network: nn.Sequential, shape: Sequence[int]) -> BatchLast | None:
     """A rewritten CNN for examples of a shape, or None where this cannot be done or does not pay."""
     kinds = "".join(LETTERS[type(step)] for step in network)
-    if batch < SMALLEST_BATCH or not PATTERN.fullmatch(kinds) or not all(map(_plain, network)):
+    if not PATTERN.fullmatch(kinds) or not all(map(_plain, network)):
         return None
     shapes = _shapes(network, shape)
     if shapes is None or not all(pays(step, given) for step, given in _convolutions(network, shapes)[1:]):
