@@ -1,4 +1,4 @@
-"""The gradients of the CNN three ways: a bare torch loop, channels_last, and spectra with the batch innermost.
+"""The gradients of the CNN three ways: a bare torch loop, channels_last, and spectra, the batch innermost.
 
 usage: python benchmarks/cnn.py [--turns N]
 
