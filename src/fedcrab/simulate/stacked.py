@@ -20,14 +20,16 @@ from fedcrab.simulate.learner import Learner
 from fedcrab.simulate.local import LocalTraining, Task, orders
 from fedcrab.simulate.primal import Primal
 from fedcrab.simulate.stack import Layer
+from fedcrab.simulate.untouched import untouched
 
+KNOWN = (nn.Flatten, nn.Linear, nn.ReLU)
 STACK_NUMBERS = 1 << 20  # in the models of one stack: 2 MB, about what stays in a core's caches
 LARGEST_STACK = 64
 
 
 def layers_of(module: nn.Module) -> list[Layer] | None:
     """The layers of a module that is linear layers with ReLU between, else None."""
-    if not isinstance(module, nn.Sequential) or any(not p.requires_grad for p in module.parameters()):
+    if not untouched(module, KNOWN):
         return None
     steps = list(module)
     if steps and isinstance(steps[0], nn.Flatten) and (steps[0].start_dim, steps[0].end_dim) == (1, -1):

@@ -103,6 +103,9 @@ DECLINED = {
     "pools that overlap": lambda: sequence(
         convolution(1, 6), nn.MaxPool2d(2, stride=1), convolution(6, 16, padding=2)
     ),
+    "pools with ceilings": lambda: sequence(
+        convolution(1, 6), nn.MaxPool2d(2, ceil_mode=True), convolution(6, 16, padding=2)
+    ),
     "pooled twice": lambda: sequence(
         convolution(1, 6), nn.MaxPool2d(2), nn.MaxPool2d(2), convolution(6, 16, padding=2)
     ),

@@ -17,6 +17,7 @@ from fedcrab.simulate.cnn.layers import Bias, Dense, Layer, Pool, Relu, Shape, U
 from fedcrab.simulate.cnn.spectral import Spectral, pays
 
 LETTERS: dict[type, str] = {nn.Conv2d: "c", nn.MaxPool2d: "p", nn.ReLU: "r", nn.Flatten: "f", nn.Linear: "l"}
+POOLS = ((2, 2, 0, 1), ((2, 2), (2, 2), 0, 1))  # size, stride, padding, dilation
 PATTERN = re.compile("(cp?r?){2,}fl(rl)*")
 
 
@@ -38,7 +39,8 @@ def _plain(step: nn.Module) -> bool:
         known = (step.stride, step.dilation, step.groups, step.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
         return known and not isinstance(step.padding, str)
     if isinstance(step, nn.MaxPool2d):
-        return repr(step) in {repr(nn.MaxPool2d(2)), repr(nn.MaxPool2d((2, 2)))}
+        sizes = (step.kernel_size, step.stride, step.padding, step.dilation)
+        return sizes in POOLS and not step.ceil_mode and not step.return_indices
     return not isinstance(step, nn.Flatten) or (step.start_dim, step.end_dim) == (1, -1)
 
 

@@ -13,16 +13,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedcrab.simulate.untouched import untouched
+
 KNOWN = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.Flatten, nn.Linear)
 
 
 def rewritten(module: nn.Module) -> nn.Sequential | None:
     """The same function in channels_last with pooling before ReLU, or None for what is not a plain CNN."""
-    if not isinstance(module, nn.Sequential) or any(type(step) not in KNOWN for step in module):
-        return None
-    if not any(isinstance(step, nn.Conv2d) for step in module):
-        return None
-    if any(not p.requires_grad for p in module.parameters()):
+    if not untouched(module, KNOWN) or not any(isinstance(step, nn.Conv2d) for step in module):
         return None
     steps = [copy.deepcopy(step) for step in module]
     for place in range(1, len(steps)):
