@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ def rerecord(history: History, path: Path, selection: Selection) -> History:
     charter = history.charter
     if not isinstance(charter.selection, Everything):
         raise HistoryError(f"{history.path}: only a history recorded with Everything() can be recorded anew")
+    _check_unbroken(history)
     with History.create(
         path,
         history.initial_model(),
@@ -32,6 +34,16 @@ def rerecord(history: History, path: Path, selection: Selection) -> History:
         for entry in history.rounds:
             other.record(_round(history, entry.index))
     return History.open(path)
+
+
+def _check_unbroken(history: History) -> None:
+    """Every round starts from the model after the one before; else its step is not to be known."""
+    for before, after in pairwise(history.rounds):
+        if after.start != before.after:
+            raise HistoryError(
+                f"{history.path}: round {after.index} starts from another model than round {before.index} "
+                "ended with, such as a recovered one; only an unbroken history can be recorded anew"
+            )
 
 
 def _round(history: History, index: int) -> Round:
