@@ -11,6 +11,7 @@ from pathlib import Path
 
 import adaptive
 import detection
+import sides
 import unfound
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -18,6 +19,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "mnist": lambda: detection.detection_table("mnist"),
     "step": lambda: detection.detection_table("step"),
     "alarms": detection.alarms_table,
+    "sides": sides.table,
     "mistakes": detection.mistakes_table,
     "adaptive": adaptive.recovery_table,
     "found": adaptive.found_table,

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from detect.gatherings import boosted, cloned, flipped, gathering, names
 from fedcrab import ConfigError, Everything, HistoryError, Selective, Updates, detect
-from fedcrab.detect import FLDetector, Watched
+from fedcrab.detect import FLDetector, Watched, ledger
 from fedcrab.detect.gap import gaps, two_means
 from fedcrab.detect.honest_side import lowers_the_loss
 from fedcrab.detect.leading import leading_pair
+from fedcrab.detect.ledger import HALF
 from fedcrab.detect.pairs import inverse_diagonal
 from fedcrab.detect.reasons import reason
 from fedcrab.detect.signals import gather
@@ -197,6 +198,7 @@ def test_half_of_the_clients_backwards_are_told_by_the_loss(tmp_path: Path) -> N
         history = gathering(tmp_path / str(seed), flipped, bad, seed=seed)
         assert lowers_the_loss(history, bad) < -3
         assert lowers_the_loss(history, set(names()) - bad) > 3
+        assert 0.5 < ledger(history).confidence <= HALF
     short = gathering(tmp_path / "short", flipped, bad, rounds=2)
     assert lowers_the_loss(short, bad) == 0
 

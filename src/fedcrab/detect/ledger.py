@@ -38,9 +38,13 @@ AGAIN = 2.6  # the same once an attack was found: what the others then went thro
 USUAL = NormalDist(1.38, 0.27)  # the weights of trainings without attack; docs/detection.md has them
 SURE = 0.999  # the most that is claimed
 SIDE = 0.9  # that of two halves it is the one with the longer updates
+HALF = 0.99  # the most that is claimed of two halves by the loss
 COPIED = -2.0  # mean log10 of a distance: copies in a third of the rounds, or a hundredth of it in all
 EVEN = 0.4  # from this share of the clients on, the smaller group need not be the malicious one
 CLEAR = 3.0  # t of the loss, from which on it tells the honest side
+LARGER = (
+    3.0  # times larger than its errors warrant: rounds are not independent; docs/detection.md has how often
+)
 RARELY = 0.25  # of the usual number of rounds: who took part in fewer is not judged
 FLOORS = {"length": log(1.2), "outside": log(1.2), "agreement": 0.05, "apart": 0.25}
 
@@ -115,7 +119,8 @@ def _malicious_side(history: History, rest: Places, division: Division) -> tuple
     longer = division.signals.get("length", 0.0)
     if abs(clear) < CLEAR and abs(longer) >= 1:
         return (division if longer > 0 else division.other_side()), SIDE
-    return (division if clear <= 0 else division.other_side()), NormalDist().cdf(abs(clear))
+    sure = min(NormalDist().cdf(abs(clear) / LARGER), HALF)
+    return (division if clear <= 0 else division.other_side()), sure
 
 
 def _scores(
