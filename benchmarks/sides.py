@@ -14,12 +14,13 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from cells import MEMORY, Cell, read, run
+from detection import SPREADS
 from poisoned import ATTACKS, SEEDS, attacked, recorded
 
 from fedcrab.detect.honest_side import lowers_the_loss
 
 RESULTS = Path("benchmarks/results/sides")
-DATA, SPREADS = ("digits", "mnist"), ("iid", "dirichlet")
+DATA = ("digits", "mnist")
 BOUNDS = (0, 1, 3, 6, 10, float("inf"))  # of |t|
 
 

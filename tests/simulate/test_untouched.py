@@ -40,11 +40,15 @@ def engine_of(module):
     return engine_for(module, LocalTraining(learning_rate=0.1), seed=0, shape=SHAPE)
 
 
+def batch():
+    draw = torch.Generator().manual_seed(0)
+    return torch.rand(20, *SHAPE, generator=draw), torch.randint(3, (20,), generator=draw)
+
+
 def step_of(engine, module):
     """The change by one round of a client with one batch."""
     start = bridge.read(list(bridge.tensors(module).values()))
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.rand(20, *SHAPE, generator=draw), torch.randint(3, (20,), generator=draw)
+    x, y = batch()
     task = Task("0", x, y, torch.empty(len(start)))
     with one_thread():
         engine.train(start, [task], round=0, epochs=1)
@@ -76,11 +80,19 @@ def test_a_hook_on_the_whole(build):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_older_normalisations(build, normalised):
     """They are hooks, and the layer keeps its type; one step is that of autograd."""
-    module = build()
-    normalised(first_layer(module))
+
+    def made():
+        torch.manual_seed(0)
+        module = build()
+        normalised(first_layer(module))
+        return module
+
+    module, other, (x, y) = made(), made(), batch()
     engine = engine_of(module)
     assert isinstance(engine, PlainLoop)
-    assert step_of(engine, module).isfinite().all()
+    loss = nn.functional.cross_entropy(other(x), y)
+    expected = -0.1 * bridge.read(torch.autograd.grad(loss, list(other.parameters())))
+    assert (step_of(engine, module)[: len(expected)] - expected).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("build", BUILDS)

@@ -42,9 +42,7 @@ HALF = 0.99  # the most that is claimed of two halves by the loss
 COPIED = -2.0  # mean log10 of a distance: copies in a third of the rounds, or a hundredth of it in all
 EVEN = 0.4  # from this share of the clients on, the smaller group need not be the malicious one
 CLEAR = 3.0  # t of the loss, from which on it tells the honest side
-LARGER = (
-    3.0  # times larger than its errors warrant: rounds are not independent; docs/detection.md has how often
-)
+LARGER = 3.0  # times what t should be for how often it was right; docs/detection.md has the trainings
 RARELY = 0.25  # of the usual number of rounds: who took part in fewer is not judged
 FLOORS = {"length": log(1.2), "outside": log(1.2), "agreement": 0.05, "apart": 0.25}
 

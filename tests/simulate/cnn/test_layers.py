@@ -61,14 +61,19 @@ CONVOLUTIONS = [  # channels, outputs, kernel, padding, height, width
 ]
 
 
-@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
-def test_spectral(case):
+def convolved(kind, case):
+    """The layer with torch's weights, images, and what is expected of them."""
     channels, outputs, kernel, padding, height, width = case
     torchs = nn.Conv2d(channels, outputs, kernel, padding=padding, bias=False)
     x = torch.randn(BATCH, channels, height, width)
-    y, gradient, (of_x, of_weight) = expected_of(torchs, x, torchs.weight)
-    layer = Spectral(torchs, (height, width, channels))
+    layer = kind(torchs, (height, width, channels))
     load(layer, torchs.weight)
+    return layer, x, *expected_of(torchs, x, torchs.weight)
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_spectral(case):
+    layer, x, y, gradient, (of_x, of_weight) = convolved(Spectral, case)
     got = layer.forward(batch_last(x))
     assert tuple(got.shape[:3]) == layer.shape
     assert close(as_torch(got), y)
@@ -79,12 +84,7 @@ def test_spectral(case):
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_unfolded(case):
-    channels, outputs, kernel, padding, height, width = case
-    torchs = nn.Conv2d(channels, outputs, kernel, padding=padding, bias=False)
-    x = torch.randn(BATCH, channels, height, width)
-    y, gradient, (_, of_weight) = expected_of(torchs, x, torchs.weight)
-    layer = Unfolded(torchs, (height, width, channels))
-    load(layer, torchs.weight)
+    layer, x, y, gradient, (_, of_weight) = convolved(Unfolded, case)
     got = layer.forward(x)
     assert tuple(got.shape[:3]) == layer.shape
     assert close(as_torch(got), y)

@@ -3,7 +3,7 @@
 A convolution of h × w pixels, taken where the kernel fits, is a circular one of period h × w, cut to where
 it does not wrap. There every frequency is a product of its own, over channels only: for 5 × 5 kernels a fifth
 of the multiplications, in the pass forward and in both passes back. The transforms are orthogonal up to a
-scale, so it is as accurate as the sum it stands for, which Winograd's transforms of this size are not.
+scale, so rounding errors do not grow in them.
 """
 
 from __future__ import annotations
