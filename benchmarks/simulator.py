@@ -5,10 +5,11 @@
     python benchmarks/simulator.py --model own            # a user's own module, fedcrab against a bare loop
 
 Every contestant trains the same 20 clients of 600 MNIST images (random ones without FEDCRAB_DATA) with the
-same settings. Contestants take turns, `repeats` times; the first round of each run is left out and the best
-of all others counts, which is the fairest on a machine that does other things too. Beside it stand the
-median, and the best by the processor time of the contestant's processes, which other load hardly moves. A
-contestant whose model has not learned, or that fails, is not counted and is named.
+same settings. All are started first and do a round that does not count; then they take turns, round by
+round, so that each sees the same machine within seconds. `fedcrab is` is the median over the turns of what
+fedcrab did in a turn over what the other did in the same turn, with its quartiles; in the last column both
+are counted in seconds of processor time, on all cores together. A contestant whose model has not learned, or
+that fails, is not counted and is named.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import argparse
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import numpy as np
+from turns import Contestant, start, take_turns, tell
 
 HERE = Path(__file__).parent
 PEERS = ("fedjax", "pfl", "fluke", "fedlab", "flower")
@@ -79,72 +80,71 @@ def write_data(folder: Path) -> None:
     np.save(folder / "test_y.npy", test_y)
 
 
-def run(entry: Entry, settings: dict, peers: Path, prefix: str) -> dict | str:
-    """The result of one run, or what went wrong."""
+def environment(entry: Entry) -> dict[str, str]:
     path = os.pathsep.join([str(HERE / "contestants"), str(HERE.parent / "src")])
-    environment = {**os.environ, "PYTHONPATH": path} if entry.name == "fedcrab" else dict(os.environ)
-    try:
-        done = subprocess.run(
-            entry.command(settings, peers, prefix),
-            capture_output=True,
-            text=True,
-            timeout=900,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired:
-        return "took more than 15 minutes"
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        return (done.stderr.strip().splitlines() or ["no result"])[-1]
-    result = json.loads(lines[-1].removeprefix("RESULT "))
-    return result if result["accuracy"] >= LEARNED else f"has not learned: accuracy {result['accuracy']:.2f}"
+    return {**os.environ, "PYTHONPATH": path} if entry.name == "fedcrab" else dict(os.environ)
 
 
 def compete(model: str, options: argparse.Namespace, folder: Path) -> tuple[Rates, Rates]:
-    """Samples a second, and a second of a core's work, of every round of each contestant."""
+    """Samples a second, and a second of a core's work, of every turn of each contestant."""
     settings = {
         "data": str(folder),
         "model": model,
         "epochs": options.epochs or EPOCHS[model],
-        "rounds": options.rounds,
+        "rounds": options.turns + 1,
         "batch": 64,
         "learning_rate": 0.05,
     }
-    rates: Rates = {}
-    core_rates: Rates = {}
-    for _ in range(options.repeats):
-        for entry in entries(model, options.peers, options.only, options.cores):
-            result = run(entry, settings, options.peers, options.prefix)
-            if isinstance(result, str):
-                print(f"{model} {entry}: {result}", file=sys.stderr)
-            else:
-                rates.setdefault(entry, []).extend(result["rates"])
-                core_rates.setdefault(entry, []).extend(result["core_rates"])
-                print(f"{model} {entry}: {max(result['rates']):,.0f}", file=sys.stderr)
-    return rates, core_rates
+    started = []
+    for entry in entries(model, options.peers, options.only, options.cores):
+        command = entry.command(settings, options.peers, options.prefix)
+        started.append(start(entry, command, environment(entry)))
+        print(f"{model} {entry}: {started[-1].problem or 'ready'}", file=sys.stderr)
+    take_turns(started, tell)
+    counted = [each for each in started if learned(model, each)]
+    return tuple({each.name: each.result[what] for each in counted} for what in ("rates", "core_rates"))
+
+
+def learned(model: str, contestant: Contestant[Entry]) -> bool:
+    """Whether it counts; says so if not."""
+    problem = contestant.problem
+    if contestant.result and contestant.result["accuracy"] < LEARNED:
+        problem = f"has not learned: accuracy {contestant.result['accuracy']:.2f}"
+    if problem:
+        print(f"\n{model} {contestant.name}: {problem}", file=sys.stderr)
+    return problem is None
+
+
+def over(ours: list[float], theirs: list[float]) -> list[float]:
+    """The quartiles of fedcrab over another, turn by turn."""
+    return quantiles(
+        [mine / other for mine, other in zip(ours, theirs, strict=True)], n=4, method="inclusive"
+    )
 
 
 def show(model: str, rates: Rates, core_rates: Rates) -> None:
-    """One table: the best, the middle and the best of a core second of each, and fedcrab's over it."""
-    best = {entry: max(values) for entry, values in rates.items()}
-    middle = {entry: median(values) for entry, values in rates.items()}
-    core = {entry: max(values) for entry, values in core_rates.items()}
-    ours = {entry.cores: entry for entry in best if entry.name == "fedcrab"}
-    titles = [("samples/s", best), ("median", middle), ("/core second", core)]
+    """One table: the median of each, fedcrab over it turn by turn, the best, and those of a core second."""
+    ours = {entry.cores: entry for entry in rates if entry.name == "fedcrab"}
     print(
-        f"\n{model:<12}{'cores':>6}{'threads':>8}",
-        *(f"{t:>13}{'fedcrab is':>12}" for t, _ in titles),
-        "spread",
+        f"\n{model:<12}{'cores':>6}{'threads':>8}{'samples/s':>12}{'fedcrab is (quartiles)':>26}"
+        f"{'best':>12}{'fedcrab is':>12}{'/core second':>14}{'fedcrab is (quartiles)':>26}"
     )
-    for entry, rate in sorted(best.items(), key=lambda item: (item[0].cores, -item[1])):
+    for entry in sorted(rates, key=lambda each: (each.cores, -median(rates[each]))):
         mine = ours.get(entry.cores, entry)
-        columns = (f"{found[entry]:>13,.0f}{found[mine] / found[entry]:>10.2f} x" for _, found in titles)
-        spread = 1 - min(rates[entry]) / rate
-        print(f"{entry.name:<12}{entry.cores:>6}{entry.threads:>8}", *columns, f"{spread:>6.0%}")
+        wall, core = (over(found[mine], found[entry]) for found in (rates, core_rates))
+        best = max(rates[mine]) / max(rates[entry])
+        print(
+            f"{entry.name:<12}{entry.cores:>6}{entry.threads:>8}{median(rates[entry]):>12,.0f}{told(wall):>26}"
+            f"{max(rates[entry]):>12,.0f}{best:>10.2f} x{median(core_rates[entry]):>14,.0f}{told(core):>26}"
+        )
     if {1, 2} <= ours.keys():
-        one, two = ours[1], ours[2]
-        by_median = middle[two] / middle[one]
-        print(f"fedcrab's second core: {best[two] / best[one]:.2f} x, by the medians {by_median:.2f} x")
+        one, two = rates[ours[1]], rates[ours[2]]
+        print(f"fedcrab's second core: {told(over(two, one))}; {len(one)} turns")
+
+
+def told(quartiles: list[float]) -> str:
+    low, middle, high = quartiles
+    return f"{middle:.2f} x ({low:.2f} to {high:.2f})"
 
 
 def main() -> None:
@@ -155,8 +155,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", choices=list(EPOCHS), help="default: mlp and cnn")
     parser.add_argument("--only", action="append", default=[], help="this contestant; may be repeated")
     parser.add_argument("--cores", type=int, choices=(1, 2), help="on so many only")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=30, help="rounds that count, of each contestant")
     parser.add_argument("--epochs", type=int, default=0, help="local epochs; default 5, for the CNN 2")
     parser.add_argument("--prefix", default="", help="a command to run each contestant under, such as flock")
     options = parser.parse_args()

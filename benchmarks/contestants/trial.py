@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
 
 def core_seconds():
     """What this process and all its descendants have used so far, whatever else the machine does."""
@@ -22,7 +24,7 @@ def core_seconds():
     family = [os.getpid()]
     for pid in family:
         family += children.get(pid, [])
-    return sum(used[pid] for pid in family if pid in used) / os.sysconf("SC_CLK_TCK")
+    return sum(used[pid] for pid in family if pid in used) * TICK
 
 
 class Trial:
@@ -38,22 +40,29 @@ class Trial:
         self.x, self.y = np.load(folder / "x.npy"), np.load(folder / "y.npy")
         self.test_x, self.test_y = np.load(folder / "test_x.npy"), np.load(folder / "test_y.npy")
         self.clients, self.examples = self.y.shape
-        self._times = [time.perf_counter()]
-        self._core_seconds = [core_seconds()]
+        self._rates, self._core_rates = [], []
+        self._begin()
+
+    def _begin(self):
+        self._begun, self._core_begun = time.perf_counter(), core_seconds()
 
     def round_done(self):
-        """To be called at the end of every round."""
-        self._times.append(time.perf_counter())
-        self._core_seconds.append(core_seconds())
+        """To be called at the end of every round: says so, and waits for the next turn."""
+        seconds, used = time.perf_counter() - self._begun, core_seconds() - self._core_begun
+        samples = self.clients * self.examples * self.epochs
+        self._rates.append(samples / seconds)
+        self._core_rates.append(samples / max(used, TICK))
+        if len(self._rates) < self.rounds:
+            print("ROUND", flush=True)
+            sys.stdin.readline()
+        self._begin()
 
     def report(self, accuracy):
         """Print the result; the first round is left out, in it compilers and caches warm up."""
-        seconds = np.diff(self._times)[1:]
-        assert len(seconds) == self.rounds - 1, (len(seconds), self.rounds)
-        samples = self.clients * self.examples * self.epochs
+        assert len(self._rates) == self.rounds, (len(self._rates), self.rounds)
         result = {
-            "rates": [float(samples / s) for s in seconds],
-            "core_rates": [float(samples / s) for s in np.diff(self._core_seconds)[1:]],
+            "rates": self._rates[1:],
+            "core_rates": self._core_rates[1:],
             "accuracy": float(accuracy),
         }
         print("RESULT " + json.dumps(result), flush=True)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedcrab.simulate import bridge
+from fedcrab.simulate import bridge, dual
 from fedcrab.simulate.dual import pays
 from fedcrab.simulate.engine import engine_for, one_thread
-from fedcrab.simulate.kept import Kept
+from fedcrab.simulate.features import used_features
+from fedcrab.simulate.kept import Kept, Room
 from fedcrab.simulate.local import LocalTraining, Task
 from fedcrab.simulate.models import Architecture
 from fedcrab.simulate.plain import PlainLoop
@@ -88,6 +89,39 @@ def test_bits_do_not_depend_on_what_is_kept():
             assert torch.equal(trained(engine, start, tasks_of(len(start), held=True), round=t), expected)
     assert keeping._kept._tensors
     assert not forgetting._kept._tensors
+
+
+def test_bits_do_not_depend_on_the_stack(monkeypatch):
+    """Clients of about one size are stacked, whatever features they use."""
+    module, local = wide(bias=True), LocalTraining(learning_rate=0.05, batch=16)
+    start = bridge.read(list(module.parameters()))
+    tasks = tasks_of(len(start))
+    tasks[0].x[:, 100:400] = 0
+    assert len(used_features(tasks[0].x)) < len(used_features(tasks[1].x)) < FEATURES
+    together = trained(engine_for(module, local, seed=SEED), start, tasks)
+    monkeypatch.setattr(dual, "STACK_NUMBERS", 1)
+    assert torch.equal(trained(engine_for(module, local, seed=SEED), start, tasks), together)
+    alone = [trained(engine_for(module, local, seed=SEED), start, [task])[0] for task in tasks]
+    assert torch.equal(torch.stack(alone), together)
+
+
+def test_how_many_are_stacked():
+    layers, local = layers_of(MNIST.build()), LocalTraining()
+    sizes = {columns: dual.Dual(layers, local, Kept()).together(columns) for columns in (32, 608, 1024)}
+    assert sizes[608] == 5
+    assert sizes[1024] >= 1
+    assert all(n * columns * (columns + 2 * 128) <= dual.STACK_NUMBERS for columns, n in sizes.items())
+
+
+def test_room_is_lent_again():
+    room = Room()
+    first, second = room.lend((3, 5), (2, 2, 7))
+    assert (first.shape, second.shape) == ((3, 5), (2, 2, 7))
+    assert (second.data_ptr() - first.data_ptr()) % 64 == 0
+    first.fill_(1), second.fill_(2)
+    assert first.unique().tolist() == [1]
+    assert room.lend((4,))[0].data_ptr() == first.data_ptr()
+    assert room.lend((1000,))[0].shape == (1000,)
 
 
 def test_other_examples_under_another_name_are_others():

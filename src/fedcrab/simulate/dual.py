@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedcrab.simulate.dual_layer import DualLayer, kernel_of
 from fedcrab.simulate.features import Narrowing
-from fedcrab.simulate.kept import Kept
+from fedcrab.simulate.kept import Kept, Room
 from fedcrab.simulate.learner import Learner, steps
 from fedcrab.simulate.local import LocalTraining
 from fedcrab.simulate.stack import LINE, Layer, Stack, moved
@@ -17,6 +17,7 @@ from fedcrab.simulate.stack import LINE, Layer, Stack, moved
 MOST_EXAMPLES = 1024  # whose kernel has 4 MB
 LEAST_WEIGHTS = 1 << 14  # of fewer the arithmetic is not what takes the time
 GAIN = 1.2
+STACK_NUMBERS = 3 << 20  # in the kernels and outputs of one stack: 12 MB
 Orders = Sequence[Sequence[Tensor]]
 
 
@@ -39,41 +40,37 @@ class Dual:
 
     def __init__(self, layers: list[Layer], local: LocalTraining, kept: Kept) -> None:
         self._layers, self._local, self._kept = layers, local, kept
-        self._room: dict[tuple[int, int], DualLayer] = {}
+        self._room = Room()
+
+    def together(self, columns: int) -> int:
+        """How many clients of this width are stacked: as many as stay near a core."""
+        return max(1, STACK_NUMBERS // (columns * (columns + 2 * self._layers[0].outputs)))
 
     def train(self, start: Tensor, learners: Sequence[Learner], drawn: Orders) -> None:
         """Train these from ``start`` with the drawn orders of their examples; write local minus start."""
-        narrowing = Narrowing(self._layers, len(learners[0].features))
         layer, above = self._layer(learners), self._above(start, learners)
         first = [orders[0] for orders in drawn]
         for place, each in enumerate(learners):
-            model = narrowing.narrow(start, each.features)
-            before = _outputs(narrowing.layers[0], model, self._examples(narrowing, each))
-            layer.load(place, self._kernel(narrowing, each), before, each.task.y, first[place])
+            layer.load(place, self._kernel(each), self._before(start, each), each.task.y, first[place])
         self._epochs(layer, above, [each.count for each in learners], drawn)
         for place, each in enumerate(learners):
-            errors = layer.moved(place, first[place])
-            update = _update(narrowing.layers[0], errors, self._examples(narrowing, each))
+            narrowing = self._narrowing(each)
+            update = _update(narrowing.layers[0], layer.moved(place, first[place]), self._examples(each))
             narrowing.widen(torch.cat([*update, above.update(place)]), each.features, each.task.update)
 
     def _epochs(self, layer: DualLayer, above: Stack, counts: Sequence[int], drawn: Orders) -> None:
         batch, rate = self._local.batch, self._local.learning_rate
         for clients, rows in steps(counts, batch):
             layer.first_step(above, clients, rows, rate / (rows.stop - rows.start))
-        places = torch.zeros(len(counts), counts[0], dtype=torch.int64)
         for epoch in range(1, len(drawn[0])):
-            for place, orders in enumerate(drawn):
-                places[place, : counts[place]] = layer.places(place, orders[0], orders[epoch])
+            layer.shuffle([orders[epoch] for orders in drawn])
             for clients, rows in steps(counts, batch):
-                layer.step(above, clients, places[clients, rows], rate / (rows.stop - rows.start))
+                layer.step(above, clients, rows, rate / (rows.stop - rows.start))
 
     def _layer(self, learners: Sequence[Learner]) -> DualLayer:
-        """Room that is used again: fresh memory is slow to fill."""
-        clients, columns = len(learners), learners[0].columns
-        if (clients, columns) not in self._room:
-            outputs, batch = self._layers[0].outputs, min(self._local.batch, columns)
-            self._room = {(clients, columns): DualLayer(clients, columns, outputs, batch=batch)}
-        return self._room[clients, columns]
+        columns, outputs = learners[0].columns, self._layers[0].outputs
+        batch = min(self._local.batch, columns)
+        return DualLayer(len(learners), columns, outputs, batch=batch, room=self._room)
 
     def _above(self, start: Tensor, learners: Sequence[Learner]) -> Stack:
         """The layers above the first."""
@@ -82,17 +79,27 @@ class Dual:
         batch = min(self._local.batch, learners[0].count)
         return Stack(moved(rest, -first.after), self._local, starts, batch=batch)
 
-    def _examples(self, narrowing: Narrowing, learner: Learner) -> Tensor:
+    def _before(self, start: Tensor, learner: Learner) -> Tensor:
+        """The first layer's outputs with the weights of the start."""
+        narrowing = self._narrowing(learner)
+        model = narrowing.narrow(start, learner.features)
+        return _outputs(narrowing.layers[0], model, self._examples(learner))
+
+    def _narrowing(self, learner: Learner) -> Narrowing:
+        return Narrowing(self._layers, len(learner.features))
+
+    def _examples(self, learner: Learner) -> Tensor:
         def make() -> Tensor:
+            narrowing = self._narrowing(learner)
             x = learner.x.new_empty(learner.count, narrowing.width)
             narrowing.examples(learner.x, learner.features, x)
             return x
 
         return self._kept.get(learner.task.held, "examples", make)
 
-    def _kernel(self, narrowing: Narrowing, learner: Learner) -> Tensor:
+    def _kernel(self, learner: Learner) -> Tensor:
         def make() -> Tensor:
-            return kernel_of(self._examples(narrowing, learner), bias=self._layers[0].bias is not None)
+            return kernel_of(self._examples(learner), bias=self._layers[0].bias is not None)
 
         return self._kept.get(learner.task.held, "kernel", make)
 

@@ -15,9 +15,13 @@ are 0, and the sum ends before them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from fedcrab.simulate.kept import Room
 from fedcrab.simulate.stack import Stack, pass_relu
 
 STEP = 32  # examples are filled up to a multiple of this, so that clients of about one size are stacked
@@ -29,70 +33,118 @@ def columns_of(examples: int) -> int:
 
 
 def kernel_of(x: Tensor, *, bias: bool) -> Tensor:
-    """The products of all examples with one another, with a feature that is always 1 if there is a bias."""
-    kernel = torch.mm(x, x.mT)
-    return kernel.add_(1) if bias else kernel
+    """The products of all examples with one another, with a feature that is always 1 if there is a bias.
+
+    Filled up with zeros to its columns, and to as many rows.
+    """
+    columns, count = columns_of(len(x)), len(x)
+    kernel = x.new_zeros(columns, columns)
+    torch.mm(x, x.mT, out=kernel[:count, :count])
+    if bias:
+        kernel[:count, :count] += 1
+    return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class _Views:
+    """What a step of some clients on so many rows of each works with; ``flat_`` has the rows of all."""
+
+    flat_products: Tensor
+    products: Tensor
+    flat_z: Tensor
+    z: Tensor
+    flat_error: Tensor
+    error: Tensor
+    moved: Tensor
 
 
 class DualLayer:
     """The first layer of the clients of a stack, and their labels."""
 
-    def __init__(self, clients: int, columns: int, outputs: int, *, batch: int) -> None:
-        self._kernels = torch.empty(clients, columns, columns)
-        self._before = torch.empty(clients, columns, outputs)
-        self._moved = torch.empty(clients, columns, outputs)
-        self._labels = torch.zeros(clients, columns, 1, dtype=torch.int64)
-        self._products = torch.empty(clients * batch, columns)
-        self._output, self._error = (torch.empty(clients * batch, outputs) for _ in range(2))
+    def __init__(self, clients: int, columns: int, outputs: int, *, batch: int, room: Room) -> None:
+        self._kernels, self._before, self._moved, self._products, self._z, self._error, self._rows = (
+            room.lend(
+                (clients * columns, columns),
+                (clients * columns, outputs),
+                (clients * columns, outputs),
+                (clients * batch, columns),
+                (clients * batch, outputs),
+                (clients * batch, outputs),
+                (columns, columns),
+            )
+        )
+        self._moved.zero_()
+        self._shape = (clients, columns)
+        self._labels = torch.zeros(clients * columns, dtype=torch.int64)
+        self._ranks, self._places = (torch.zeros(self._shape, dtype=torch.int64) for _ in range(2))
+        self._shuffled = self._labels
+        self._views: dict[tuple[int, int, int], _Views] = {}
 
     def load(self, place: int, kernel: Tensor, before: Tensor, labels: Tensor, order: Tensor) -> None:
         """Lay out a client: its kernel, W₀·x + b₀ of its examples, their labels."""
-        count, laid = len(order), self._kernels[place]
-        laid[:count, :count] = kernel.index_select(0, order).index_select(1, order)
-        laid[:, count:] = 0
-        self._moved[place] = 0
-        torch.index_select(before, 0, order, out=self._before[place, :count])
-        self._labels[place, :count, 0] = labels[order]
+        count, columns = len(order), self._shape[1]
+        begin = place * columns
+        here, whole = slice(begin, begin + count), torch.arange(columns)
+        whole[:count] = order
+        torch.index_select(kernel, 0, whole, out=self._rows)
+        torch.index_select(self._rows, 1, whole, out=self._kernels[begin : begin + columns])
+        torch.index_select(before, 0, order, out=self._before[here])
+        torch.index_select(labels, 0, order, out=self._labels[here])
+        self._ranks[place, order] = torch.arange(begin, begin + count)
 
-    def places(self, place: int, first: Tensor, order: Tensor) -> Tensor:
-        """Where the examples of this order are laid out, among those of all clients."""
-        return torch.argsort(first)[order] + place * self._moved.shape[1]
+    def shuffle(self, orders: Sequence[Tensor]) -> None:
+        """Begin a later epoch, in which each client sees its examples in this order."""
+        for place, order in enumerate(orders):
+            torch.index_select(self._ranks[place], 0, order, out=self._places[place, : len(order)])
+        self._shuffled = self._labels[self._places][:, :, None]
 
     def moved(self, place: int, order: Tensor) -> Tensor:
         """The d of each of a client's examples, which were laid out in this order."""
-        laid = self._moved[place, : len(order)]
+        laid = self._of_each(self._moved)[place, : len(order)]
         return torch.empty_like(laid).index_copy_(0, order, laid)
 
     def first_step(self, above: Stack, clients: slice, rows: slice, rate: float) -> None:
         """A step of the first epoch, on the examples that follow those seen so far."""
-        z, error = self._room(clients, rows.stop - rows.start)
-        z.copy_(self._before[clients, rows])
+        views = self._at_work(clients, rows)
+        views.z.copy_(self._of_each(self._before)[clients, rows])
         if rows.start:
-            seen = slice(0, rows.start)
-            z.baddbmm_(self._kernels[clients, rows, seen], self._moved[clients, seen], alpha=-1)
-        self._learn(above, clients, z, self._labels[clients, rows], error)
-        torch.mul(error, rate, out=self._moved[clients, rows])
+            seen = self._of_each(self._kernels)[clients, rows, : rows.start]
+            views.z.baddbmm_(seen, views.moved[:, : rows.start], alpha=-1)
+        self._learn(above, clients, views, self._of_each(self._labels[:, None])[clients, rows])
+        torch.mul(views.error, rate, out=views.moved[:, rows])
 
-    def step(self, above: Stack, clients: slice, places: Tensor, rate: float) -> None:
-        """A step of a later epoch, on the examples at these places, as many of each client."""
-        z, error = self._room(clients, places.shape[1])
-        at, (columns, outputs) = places.reshape(-1), self._moved.shape[1:]
-        products = self._products[: len(at)]
-        torch.index_select(self._kernels.view(-1, columns), 0, at, out=products)
-        torch.index_select(self._before.view(-1, outputs), 0, at, out=z.view(-1, outputs))
-        z.baddbmm_(products.view(*places.shape, columns), self._moved[clients], alpha=-1)
-        self._learn(above, clients, z, self._labels.view(-1)[places][:, :, None], error)
-        self._moved.view(-1, outputs).scatter_add_(
-            0, at[:, None].expand(-1, outputs), error.mul_(rate).view(-1, outputs)
+    def step(self, above: Stack, clients: slice, rows: slice, rate: float) -> None:
+        """A step of a later epoch, on these examples in its order."""
+        views, at = self._at_work(clients, rows), self._places[clients, rows].reshape(-1)
+        torch.index_select(self._kernels, 0, at, out=views.flat_products)
+        torch.index_select(self._before, 0, at, out=views.flat_z)
+        views.z.baddbmm_(views.products, views.moved, alpha=-1)
+        self._learn(above, clients, views, self._shuffled[clients, rows])
+        errors = views.flat_error.mul_(rate)
+        self._moved.scatter_add_(0, at[:, None].expand_as(errors), errors)
+
+    def _of_each(self, flat: Tensor) -> Tensor:
+        """Rows of all clients, by client."""
+        return flat.view(*self._shape, -1)
+
+    def _at_work(self, clients: slice, rows: slice) -> _Views:
+        """Made once for every set of clients and number of rows."""
+        key = (clients.start, clients.stop, rows.stop - rows.start)
+        if key not in self._views:
+            self._views[key] = self._make_views(clients, rows.stop - rows.start)
+        return self._views[key]
+
+    def _make_views(self, clients: slice, rows: int) -> _Views:
+        count = clients.stop - clients.start
+        flat = [tensor[: count * rows] for tensor in (self._products, self._z, self._error)]
+        (products, each_products), (z, each_z), (error, each_error) = (
+            (tensor, tensor.view(count, rows, -1)) for tensor in flat
         )
-
-    def _room(self, clients: slice, rows: int) -> tuple[Tensor, Tensor]:
-        shape = (clients.stop - clients.start, rows, self._moved.shape[2])
-        size = shape[0] * rows
-        return self._output[:size].view(shape), self._error[:size].view(shape)
+        moved = self._of_each(self._moved)[clients]
+        return _Views(products, each_products, z, each_z, error, each_error, moved)
 
     @staticmethod
-    def _learn(above: Stack, clients: slice, z: Tensor, labels: Tensor, error: Tensor) -> None:
+    def _learn(above: Stack, clients: slice, views: _Views, labels: Tensor) -> None:
         """Through the ReLU, a step of the layers above, and back."""
-        above.step(clients, z.relu_(), labels, below=error)
-        pass_relu(error, z)
+        above.step(clients, views.z.relu_(), labels, below=views.error)
+        pass_relu(views.error, views.z)

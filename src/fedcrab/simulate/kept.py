@@ -1,10 +1,15 @@
-"""What is made of clients' examples and needed again in every round."""
+"""What is kept from round to round: what is made of clients' examples, and memory to work in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from itertools import accumulate
+from math import prod
 
+import torch
 from torch import Tensor
+
+from fedcrab.simulate.stack import LINE
 
 MOST_BYTES = 256 << 20
 
@@ -31,3 +36,21 @@ class Kept:
     def _let_go(self) -> None:
         while self._bytes > self._most:
             self._bytes -= self._tensors.pop(next(iter(self._tensors))).nbytes
+
+
+class Room:
+    """Memory to work in, lent again and again: fresh memory is slow to fill."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.empty(0)
+
+    def lend(self, *shapes: tuple[int, ...]) -> list[Tensor]:
+        """Tensors of these shapes, each on a cache line, in place of all lent before; nothing is set."""
+        sizes = [-(-prod(shape) // LINE) * LINE for shape in shapes]
+        if len(self._numbers) < sum(sizes):
+            self._numbers = torch.empty(sum(sizes))
+        ends = list(accumulate(sizes))
+        return [
+            self._numbers[end - size : end - size + prod(shape)].view(shape)
+            for size, end, shape in zip(sizes, ends, shapes, strict=True)
+        ]

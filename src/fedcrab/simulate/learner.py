@@ -33,7 +33,7 @@ class Learner:
     @property
     def kind(self) -> tuple[int, int]:
         """Those of one kind are stacked: the same products, of the same sizes."""
-        return self.columns, len(self.features)
+        return self.columns, 0 if self.dual else len(self.features)
 
 
 def steps(counts: Sequence[int], batch: int) -> Iterator[tuple[slice, slice]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fedcrab.simulate.batches import Batches
 from fedcrab.simulate.features import Narrowing
+from fedcrab.simulate.kept import Room
 from fedcrab.simulate.learner import Learner, steps
 from fedcrab.simulate.local import LocalTraining
 from fedcrab.simulate.stack import Layer, Stack
@@ -19,7 +19,7 @@ class Primal:
 
     def __init__(self, layers: list[Layer], local: LocalTraining) -> None:
         self._layers, self._local = layers, local
-        self._room = torch.empty(0)
+        self._room = Room()
 
     def train(self, start: Tensor, learners: Sequence[Learner], drawn: Sequence[Sequence[Tensor]]) -> None:
         """Train these from ``start`` with the drawn orders of their examples; write local minus start."""
@@ -36,11 +36,8 @@ class Primal:
             narrowing.widen(stack.update(place), each.features, each.task.update)
 
     def _examples(self, narrowing: Narrowing, learners: Sequence[Learner]) -> Tensor:
-        """Those of all learners, in room that is used again: fresh memory costs more than the copying."""
-        rows = sum(len(each.x) for each in learners)
-        if self._room.numel() < rows * narrowing.width:
-            self._room = torch.empty(rows * narrowing.width)
-        x, after = self._room[: rows * narrowing.width].view(rows, -1), 0
+        """Those of all learners."""
+        (x,), after = self._room.lend((sum(each.count for each in learners), narrowing.width)), 0
         for each in learners:
             before, after = after, after + len(each.x)
             narrowing.examples(each.x, each.features, x[before:after])

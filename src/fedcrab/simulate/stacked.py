@@ -7,7 +7,7 @@ less work, the first layer is trained in its dual form (`dual_layer`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 import torch
@@ -66,12 +66,16 @@ class Stacked:
         """Train every task from ``start`` and write local minus start into its row."""
         finite = bool(start.isfinite().all())
         learners = [self._learner(task, finite=finite, epochs=epochs) for task in tasks]
-        for stack in _stacks(learners, self.together):
+        for stack in _stacks(learners, self._largest):
             drawn = [
                 list(orders(self._seed, round, each.task.client, count=each.count, epochs=epochs))
                 for each in stack
             ]
             (self._dual if stack[0].dual else self._primal).train(start, stack, drawn)
+
+    def _largest(self, columns: int) -> int:
+        """How many clients with kernels of this width are stacked, at most; those of 0 have none."""
+        return min(LARGEST_STACK, self._dual.together(columns)) if columns else self.together
 
     def _learner(self, task: Task, *, finite: bool, epochs: int) -> Learner:
         """With the used features where the weights of others stay as they are, else with all.
@@ -86,10 +90,10 @@ class Stacked:
         return Learner(task, x, features, dual)
 
 
-def _stacks(learners: Sequence[Learner], largest: int) -> Iterator[list[Learner]]:
-    """Those of one kind, by falling number of examples, in stacks of at most ``largest``."""
+def _stacks(learners: Sequence[Learner], largest: Callable[[int], int]) -> Iterator[list[Learner]]:
+    """Those of one kind, by falling number of examples, in stacks of as many as each kind may have."""
     ordered = sorted(learners, key=lambda each: (each.kind, -each.count))
-    for _, alike in groupby(ordered, key=lambda each: each.kind):
+    for (columns, _), alike in groupby(ordered, key=lambda each: each.kind):
         together = list(alike)
-        for first in range(0, len(together), largest):
-            yield together[first : first + largest]
+        for first in range(0, len(together), largest(columns)):
+            yield together[first : first + largest(columns)]

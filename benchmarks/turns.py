@@ -1,0 +1,101 @@
+"""Contestants as processes that take turns: each does one round and waits until all others have done theirs.
+
+So every one sees the same machine within seconds, whatever else it does meanwhile; a contestant that waits
+for its turn sleeps. What they say is in contestants/trial.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Timer
+from typing import Generic, TypeVar
+
+LONGEST = 900  # seconds that a round may take
+Name = TypeVar("Name")
+
+
+@dataclass
+class Contestant(Generic[Name]):
+    """A process under way, or the problem that ended it."""
+
+    name: Name
+    process: subprocess.Popen[str]
+    errors: tempfile.SpooledTemporaryFile[bytes] = field(repr=False)
+    result: dict | None = None
+    problem: str | None = None
+
+    @property
+    def going(self) -> bool:
+        return self.result is None and self.problem is None
+
+    def turn(self) -> None:
+        """Let it do a round."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        self.listen()
+
+    def listen(self) -> None:
+        """Until it has done a round, or reports, or is gone."""
+        assert self.process.stdout is not None
+        late = Timer(LONGEST, self.process.kill)
+        late.start()
+        try:
+            for line in self.process.stdout:
+                if line.startswith("ROUND"):
+                    return
+                if line.startswith("RESULT "):
+                    self.result = json.loads(line.removeprefix("RESULT "))
+                    return
+        finally:
+            late.cancel()
+        self.problem = self._last_words()
+
+    def _last_words(self) -> str:
+        if self.process.wait() == -9:
+            return f"a round took more than {LONGEST // 60} minutes"
+        self.errors.seek(0)
+        return (self.errors.read().decode(errors="replace").strip().splitlines() or ["no result"])[-1]
+
+
+def start(name: Name, command: Sequence[str], environment: Mapping[str, str]) -> Contestant[Name]:
+    """Start a contestant and let it do its first round, the one that does not count."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the contestant
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env=dict(environment),
+    )
+    contestant = Contestant(name, process, errors)
+    contestant.listen()
+    return contestant
+
+
+def take_turns(contestants: Sequence[Contestant[Name]], said: Callable[[int], None]) -> None:
+    """Round by round, until all have reported or are gone; ``said`` is told how many turns are done."""
+    turns = 0
+    while any(each.going for each in contestants):
+        for each in contestants:
+            if each.going:
+                each.turn()
+        turns += 1
+        said(turns)
+    for each in contestants:
+        each.process.kill()
+        each.process.wait()
+
+
+def tell(turns: int) -> None:
+    """One line that counts."""
+    print(f"\r{turns} turns", end="", file=sys.stderr, flush=True)
