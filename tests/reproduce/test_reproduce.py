@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from fedcrab.reproduce.seen import Seen
 from fedcrab.suite.expansion import expand
 from fedcrab.suite.schedule import trainings
 
+ROOT = Path(__file__).parents[2]
 CELLS = {name: [expand(item.suite(scale)) for scale in SCALES.values()] for name, item in ITEMS.items()}
 
 
@@ -64,6 +66,13 @@ def test_what_was_not_run_is_said(tmp_path: Path) -> None:
     text = (tmp_path / "results.md").read_text()
     assert "Not run yet" in text
     assert f"0 of {len(done.sections[0].cells)} cells" in text
+
+
+def test_the_published_document_is_what_the_published_cells_give(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    done = reproduce_command(None, "laptop", tmp_path / "results", tmp_path, run=False)
+    assert all(len(section.rows) == len(section.cells) > 0 for section in done.sections)
+    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
 
 
 def test_unknown_names_list_the_known(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from fedcrab.experiment import names
 from fedcrab.experiment.config import Config, Named
 from fedcrab.suite.method import Resolved, defaults
 
-NUMERICS = 3  # raised whenever the same configuration gives other numbers: every cell is then computed anew
+# Raised whenever the same configuration gives other numbers: every cell of that model is then computed anew.
+NUMERICS = {"softmax": 2, "mlp": 2}
+NUMERICS_OF_OTHERS = 3
 LENGTH = 24  # hexadecimal digits of a key
 
 
@@ -23,7 +25,7 @@ def identity(config: Config, method: Resolved, *, membership: bool) -> dict[str,
     if config.attack is not None:
         training["attack"] |= _whole(config.attack, names.ATTACKS, "attack")
     return {
-        "numerics": NUMERICS,
+        "numerics": NUMERICS.get(config.model, NUMERICS_OF_OTHERS),
         "training": training,
         "method": method.to_table(),
         "membership": membership,
