@@ -7,57 +7,26 @@
 Every contestant trains the same 20 clients of 600 MNIST images (random ones without FEDCRAB_DATA) with the
 same settings. All are started first and do a round that does not count; then they take turns, round by
 round, so that each sees the same machine within seconds. `fedcrab is` is the median over the turns of what
-fedcrab did in a turn over what the other did in the same turn, with its quartiles; in the last column both
-are counted in seconds of processor time, on all cores together. A contestant whose model has not learned, or
-that fails, is not counted and is named.
+fedcrab did in a turn over what the other did in the same turn on as many cores, with its quartiles; in the
+last column both are counted in seconds of processor time, on all cores together. A second table has each
+contestant at its best setting. One whose model has not learned, or that fails, is not counted and is named.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shlex
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
 
 import numpy as np
+from entries import entries, environment
+from ratios import Rates, show, show_best
 from turns import Contestant, start, take_turns, tell
 
-HERE = Path(__file__).parent
-PEERS = ("fedjax", "pfl", "fluke", "fedlab", "flower")
 LEARNED = 0.3  # accuracy on the test set; chance is 0.1
-Rates = dict["Entry", list[float]]
 EPOCHS = {"mlp": 5, "cnn": 2, "own": 5}
-
-
-@dataclass(frozen=True)
-class Entry:
-    name: str
-    cores: int
-    threads: int  # that torch may use in one process
-
-    def command(self, settings: dict, peers: Path, prefix: str) -> list[str]:
-        python = peers / self.name / "bin" / "python" if self.name in PEERS else Path(sys.executable)
-        told = json.dumps({**settings, "cores": self.cores, "threads": self.threads})
-        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: self.cores]))
-        script = HERE / "contestants" / f"on_{self.name}.py"
-        return [*shlex.split(prefix), "taskset", "-c", cores, str(python), str(script), told]
-
-
-def entries(model: str, peers: Path, only: list[str], cores: int | None) -> list[Entry]:
-    installed = [name for name in PEERS if (peers / name / "bin" / "python").exists() and model != "own"]
-    found = []
-    for name in ["fedcrab", "bare_torch", *installed]:
-        if only and name not in only:
-            continue
-        found += [Entry(name, 1, 1), Entry(name, 2, 1)]
-        if name in ("bare_torch", "pfl", "fluke", "fedlab"):
-            found.append(Entry(name, 2, 2))
-    return [entry for entry in found if cores in (None, entry.cores)]
 
 
 def write_data(folder: Path) -> None:
@@ -80,11 +49,6 @@ def write_data(folder: Path) -> None:
     np.save(folder / "test_y.npy", test_y)
 
 
-def environment(entry: Entry) -> dict[str, str]:
-    path = os.pathsep.join([str(HERE / "contestants"), str(HERE.parent / "src")])
-    return {**os.environ, "PYTHONPATH": path} if entry.name == "fedcrab" else dict(os.environ)
-
-
 def compete(model: str, options: argparse.Namespace, folder: Path) -> tuple[Rates, Rates]:
     """Samples a second, and a second of a core's work, of every turn of each contestant."""
     settings = {
@@ -105,7 +69,7 @@ def compete(model: str, options: argparse.Namespace, folder: Path) -> tuple[Rate
     return tuple({each.name: each.result[what] for each in counted} for what in ("rates", "core_rates"))
 
 
-def learned(model: str, contestant: Contestant[Entry]) -> bool:
+def learned(model: str, contestant: Contestant[object]) -> bool:
     """Whether it counts; says so if not."""
     problem = contestant.problem
     if contestant.result and contestant.result["accuracy"] < LEARNED:
@@ -113,38 +77,6 @@ def learned(model: str, contestant: Contestant[Entry]) -> bool:
     if problem:
         print(f"\n{model} {contestant.name}: {problem}", file=sys.stderr)
     return problem is None
-
-
-def over(ours: list[float], theirs: list[float]) -> list[float]:
-    """The quartiles of fedcrab over another, turn by turn."""
-    return quantiles(
-        [mine / other for mine, other in zip(ours, theirs, strict=True)], n=4, method="inclusive"
-    )
-
-
-def show(model: str, rates: Rates, core_rates: Rates) -> None:
-    """One table: the median of each, fedcrab over it turn by turn, the best, and those of a core second."""
-    ours = {entry.cores: entry for entry in rates if entry.name == "fedcrab"}
-    print(
-        f"\n{model:<12}{'cores':>6}{'threads':>8}{'samples/s':>12}{'fedcrab is (quartiles)':>26}"
-        f"{'best':>12}{'fedcrab is':>12}{'/core second':>14}{'fedcrab is (quartiles)':>26}"
-    )
-    for entry in sorted(rates, key=lambda each: (each.cores, -median(rates[each]))):
-        mine = ours.get(entry.cores, entry)
-        wall, core = (over(found[mine], found[entry]) for found in (rates, core_rates))
-        best = max(rates[mine]) / max(rates[entry])
-        print(
-            f"{entry.name:<12}{entry.cores:>6}{entry.threads:>8}{median(rates[entry]):>12,.0f}{told(wall):>26}"
-            f"{max(rates[entry]):>12,.0f}{best:>10.2f} x{median(core_rates[entry]):>14,.0f}{told(core):>26}"
-        )
-    if {1, 2} <= ours.keys():
-        one, two = rates[ours[1]], rates[ours[2]]
-        print(f"fedcrab's second core: {told(over(two, one))}; {len(one)} turns")
-
-
-def told(quartiles: list[float]) -> str:
-    low, middle, high = quartiles
-    return f"{middle:.2f} x ({low:.2f} to {high:.2f})"
 
 
 def main() -> None:
@@ -162,7 +94,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder))
         for model in options.model or ["mlp", "cnn"]:
-            show(model, *compete(model, options, Path(folder)))
+            rates, core_rates = compete(model, options, Path(folder))
+            show(model, rates, core_rates)
+            if any(entry.name == "fedcrab" for entry in rates):
+                show_best(rates, core_rates)
 
 
 if __name__ == "__main__":
