@@ -91,6 +91,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=0, help="local epochs; default 5, for the CNN 2")
     parser.add_argument("--prefix", default="", help="a command to run each contestant under, such as flock")
     options = parser.parse_args()
+    if options.turns < 2:
+        parser.error("quartiles need two turns or more")
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder))
         for model in options.model or ["mlp", "cnn"]:

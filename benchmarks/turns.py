@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Timer
-from typing import Generic, TypeVar
+from typing import IO, Generic, TypeVar
 
 LONGEST = 900  # seconds that a round may take
 Name = TypeVar("Name")
@@ -25,7 +26,7 @@ class Contestant(Generic[Name]):
 
     name: Name
     process: subprocess.Popen[str]
-    errors: tempfile.SpooledTemporaryFile[bytes] = field(repr=False)
+    errors: IO[bytes] = field(repr=False)
     result: dict | None = None
     problem: str | None = None
 
@@ -36,11 +37,9 @@ class Contestant(Generic[Name]):
     def turn(self) -> None:
         """Let it do a round."""
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it is gone; listening tells
             self.process.stdin.write("\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
         self.listen()
 
     def listen(self) -> None:

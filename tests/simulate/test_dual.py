@@ -99,7 +99,7 @@ def test_bits_do_not_depend_on_the_stack(monkeypatch):
     tasks[0].x[:, 100:400] = 0
     assert len(used_features(tasks[0].x)) < len(used_features(tasks[1].x)) < FEATURES
     together = trained(engine_for(module, local, seed=SEED), start, tasks)
-    monkeypatch.setattr(dual, "STACK_NUMBERS", 1)
+    monkeypatch.setattr(dual, "KERNEL_NUMBERS", 1)
     assert torch.equal(trained(engine_for(module, local, seed=SEED), start, tasks), together)
     alone = [trained(engine_for(module, local, seed=SEED), start, [task])[0] for task in tasks]
     assert torch.equal(torch.stack(alone), together)
@@ -110,7 +110,7 @@ def test_how_many_are_stacked():
     sizes = {columns: dual.Dual(layers, local, Kept()).together(columns) for columns in (32, 608, 1024)}
     assert sizes[608] == 5
     assert sizes[1024] >= 1
-    assert all(n * columns * (columns + 2 * 128) <= dual.STACK_NUMBERS for columns, n in sizes.items())
+    assert all(n * columns * (columns + 2 * 128) <= dual.KERNEL_NUMBERS for columns, n in sizes.items())
 
 
 def test_room_is_lent_again():

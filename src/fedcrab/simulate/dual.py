@@ -17,7 +17,7 @@ from fedcrab.simulate.stack import LINE, Layer, Stack, moved
 MOST_EXAMPLES = 1024  # whose kernel has 4 MB
 LEAST_WEIGHTS = 1 << 14  # of fewer the arithmetic is not what takes the time
 GAIN = 1.2
-STACK_NUMBERS = 3 << 20  # in the kernels and outputs of one stack: 12 MB
+KERNEL_NUMBERS = 3 << 20  # in the kernels and outputs of one stack: 12 MB
 Orders = Sequence[Sequence[Tensor]]
 
 
@@ -44,7 +44,7 @@ class Dual:
 
     def together(self, columns: int) -> int:
         """How many clients of this width are stacked: as many as stay near a core."""
-        return max(1, STACK_NUMBERS // (columns * (columns + 2 * self._layers[0].outputs)))
+        return max(1, KERNEL_NUMBERS // (columns * (columns + 2 * self._layers[0].outputs)))
 
     def train(self, start: Tensor, learners: Sequence[Learner], drawn: Orders) -> None:
         """Train these from ``start`` with the drawn orders of their examples; write local minus start."""

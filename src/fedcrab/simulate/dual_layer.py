@@ -136,12 +136,9 @@ class DualLayer:
 
     def _make_views(self, clients: slice, rows: int) -> _Views:
         count = clients.stop - clients.start
-        flat = [tensor[: count * rows] for tensor in (self._products, self._z, self._error)]
-        (products, each_products), (z, each_z), (error, each_error) = (
-            (tensor, tensor.view(count, rows, -1)) for tensor in flat
-        )
-        moved = self._of_each(self._moved)[clients]
-        return _Views(products, each_products, z, each_z, error, each_error, moved)
+        shape, moved = (count, rows, -1), self._of_each(self._moved)[clients]
+        products, z, error = (flat[: count * rows] for flat in (self._products, self._z, self._error))
+        return _Views(products, products.view(shape), z, z.view(shape), error, error.view(shape), moved)
 
     @staticmethod
     def _learn(above: Stack, clients: slice, views: _Views, labels: Tensor) -> None:
