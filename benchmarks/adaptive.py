@@ -23,14 +23,16 @@ from poisoned import SEEDS, attacked, recorded
 
 from fedcrab.attack import evade
 from fedcrab.detect import ledger
-from fedcrab.experiment.recovery import Outcome, judged, poisoned, recovered
-from fedcrab.experiment.rerecord import rerecord
-from fedcrab.experiment.setup import Setup
+from fedcrab.experiment.recovery import Outcome, measure_outcome, poisoned, recover_to_end
+from fedcrab.experiment.setup import Setup, rerecord
 from fedcrab.history import History, Selective
-from fedcrab.rollback import PRESETS, Plan, plan
-from fedcrab.train import Probe
+from fedcrab.rollback.decision import PRESETS as DEFAULTS
+from fedcrab.rollback.decision import Plan, plan
+from fedcrab.train import ServerProbe
 from fedcrab.types import Updates, Vector
 
+BETA = 0.3  # of both presets when these trials were made
+PRESETS = {name: {**settings, "beta": BETA} for name, settings in DEFAULTS.items()}
 RESULTS = Path("benchmarks/results/adaptive")
 SPREADS, FRACTIONS = ("iid", "dirichlet"), (0.25, 0.5)
 TRAINING = ["attack.settings.boost=2.0", "history.name=everything"]
@@ -41,7 +43,7 @@ Cells = list[dict[str, Any]]
 class LyingProbe:
     """A probe whose loss is what attackers would have it be."""
 
-    probe: Probe
+    probe: ServerProbe
     lie: float
 
     def loss(self, model: Vector) -> float:  # noqa: ARG002
@@ -71,9 +73,9 @@ def known(way: str, fraction: float, spread: str, seed: int) -> dict[str, Any]:
         history = rerecord(everything, Path(place) / "h", Selective())
         truth, found = moved(everything, bad), {"poisoned": measures(setup, poisoned(history))}
         for preset in PRESETS:
-            row = measures(setup, recovered(f"crab-{preset}", history, bad, setup))
+            row = measures(setup, recover_to_end(f"crab-{preset}", history, bad, setup, beta=BETA))
             found[preset] = {**row, **decided(plan(history, bad, **PRESETS[preset]), truth)}
-        found["retrain"] = measures(setup, recovered("retrain", history, bad, setup))
+        found["retrain"] = measures(setup, recover_to_end("retrain", history, bad, setup))
         suspects = set(ledger(history).suspects)
     setup.close()
     found["ledger"] = {"hits": len(suspects & bad), "accused": len(suspects), "attackers": len(bad)}
@@ -112,7 +114,7 @@ def _mean(updates: Updates) -> np.ndarray:
 
 
 def measures(setup: Setup, outcome: Outcome) -> dict[str, float]:
-    row = judged(setup, outcome)
+    row = measure_outcome(setup, outcome)
     return {"ta": round(row["ta"], 4), "asr": round(row["asr"], 4)}
 
 

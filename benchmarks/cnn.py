@@ -16,10 +16,8 @@ from statistics import median
 import torch
 from torch import nn
 
-from fedcrab.simulate import bridge
-from fedcrab.simulate.cnn.building import batch_last
-from fedcrab.simulate.cnn.channels_last import ChannelsLast, rewritten
-from fedcrab.simulate.models import Architecture
+from fedcrab.simulate.engines.cnn import ChannelsLast, batch_last, rewritten
+from fedcrab.simulate.models import Architecture, read, write
 
 SHAPES = {"digits": (1, 8, 8), "MNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32)}
 BATCHES = (16, 32, 64, 128)
@@ -33,7 +31,7 @@ def ways(shape: tuple[int, ...]) -> dict[str, Gradients]:
     assert network is not None
     spectral = batch_last(network, shape)
     assert spectral is not None
-    bridge.write(spectral.as_torch, bridge.read(list(module.parameters())))
+    write(spectral.as_torch, read(list(module.parameters())))
 
     def bare(x: torch.Tensor, y: torch.Tensor) -> object:
         return torch.autograd.grad(nn.functional.cross_entropy(module(x), y), list(module.parameters()))

@@ -20,10 +20,11 @@ from typing import Any
 from cells import MEMORY, Cell, fill, read
 from poisoned import ATTACKS, FRACTIONS, SEEDS, attacked, recorded
 
-from fedcrab.detect import FLDetector, Watched, ledger
-from fedcrab.experiment.recovery import judged, poisoned, recovered
-from fedcrab.rollback import plan
+from fedcrab.detect import FLDetector, WatchedFleet, ledger
+from fedcrab.experiment.recovery import measure_outcome, poisoned, recover_to_end
+from fedcrab.rollback.decision import plan
 
+BETA = 0.3  # of the decision when these trials were made
 RESULTS = Path("benchmarks/results/detection")
 SPREADS = ("iid", "dirichlet")
 UNATTACKED = (*SPREADS, "dirichlet-0.1", "shards", "half")
@@ -35,7 +36,7 @@ def judge(data: str, attack: str, fraction: float, spread: str, seed: int) -> di
     setup = attacked(attack, fraction, spread, seed, data=data)
     watch = FLDetector(layout=setup.honest.layout)
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
-        history = recorded(setup, Path(place) / "h", lambda fleet: Watched(fleet, watch))
+        history = recorded(setup, Path(place) / "h", lambda fleet: WatchedFleet(fleet, watch))
         found = {"ledger": ledger(history), "fldetector": watch.detection()}
         accuracy = setup.accuracy(history.final_model())
     setup.close()
@@ -79,14 +80,14 @@ def mistakes(attack: str, spread: str, seed: int) -> dict[str, Any]:
     rows = {}
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         history = recorded(setup, Path(place) / "h")
-        rows["nothing done"] = _measures(judged(setup, poisoned(history)))
+        rows["nothing done"] = _measures(measure_outcome(setup, poisoned(history)))
         named["the ledger's suspects"] = list(ledger(history).suspects)
         for name, clients in named.items():
             for method in ("crab-hardened", "retrain") if clients else ():
-                row = judged(setup, recovered(method, history, clients, setup))
+                row = measure_outcome(setup, recover_to_end(method, history, clients, setup, beta=BETA))
                 rows[f"{name}, {method}"] = {
                     **_measures(row),
-                    "rollback": plan(history, clients).rollback_round,
+                    "rollback": plan(history, clients, BETA).rollback_round,
                 }
     setup.close()
     return rows

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.attack import Attackers, CraftedFleet, Scene, evade
+from fedcrab.attack import Attackers, CraftedFleet, RoundView, evade
 from fedcrab.seeds import rng_for
 from fedcrab.types import Fleet, Updates
 
@@ -22,7 +22,7 @@ def sybils(fleet: Fleet, attackers: Attackers) -> Fleet:
     """Evade, with a part of its own for each, as long as what they share; the parts cancel in the mean."""
     shared = evade(fleet, attackers)
 
-    def craft(scene: Scene) -> Rows:
+    def craft(scene: RoundView) -> Rows:
         sent = np.broadcast_to(shared.craft(scene), scene.own.vectors.shape).astype(np.float64)
         rng = rng_for(attackers.seed, "sybils", scene.round)
         parts = rng.normal(size=sent.shape)
@@ -39,7 +39,7 @@ def cut(fleet: Fleet, attackers: Attackers, *, selected: float = 0.7, most: floa
     Up to ``most`` times its own length. Its cosine with the step grows with its length, the honest ones fall.
     """
 
-    def craft(scene: Scene) -> Rows:
+    def craft(scene: RoundView) -> Rows:
         n = len(scene.honest.clients) + len(scene.own.clients)
         left = max(0, n - round(selected * n) - len(scene.own.clients))  # honest clients left out too
         honest, poison = _mean(scene.honest), _mean(scene.own)
@@ -60,7 +60,7 @@ def cut(fleet: Fleet, attackers: Attackers, *, selected: float = 0.7, most: floa
 def inflate(fleet: Fleet, attackers: Attackers, *, factor: float = 4.0) -> Fleet:
     """The backdoor, and a push to and fro along one direction, ``factor`` times as long as an update."""
 
-    def craft(scene: Scene) -> Rows:
+    def craft(scene: RoundView) -> Rows:
         push = rng_for(attackers.seed, "push").normal(size=scene.own.vectors.shape[1])
         push *= factor * PUSH / np.linalg.norm(push)
         return scene.own.vectors.astype(np.float64) + (push if scene.round % 2 == 0 else -push)

@@ -1,6 +1,6 @@
 """What recording and planning cost, each beside what it must not exceed, in one interleaved run.
 
-usage: python benchmarks/history.py [small] [memory] [cheap] [stalled] [instant] [wide]
+usage: python benchmarks/history.py [small] [memory] [cheap] [stalled] [long] [instant] [wide]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fedcrab import PRESETS, Everything, History, Round, Selective, Updates, pla
 from fedcrab.report.tables import size
 
 CLIENTS, PARAMETERS, ROUNDS = 20, 10**6, 40
+LONG = 10_000  # rounds of a training that is old, beside one of a hundredth
 
 
 def updates(rng: np.random.Generator, clients: int, parameters: int) -> Updates:
@@ -151,6 +152,38 @@ def stalled(place: Path) -> list[tuple[str, str, str]]:
     return cheap(place, fall=1.0)
 
 
+def long(place: Path) -> list[tuple[str, str, str]]:
+    """Recording the 10,000th round beside the 100th, in turns, and what a history in memory grows by."""
+    small, turns = {"clients": 3, "parameters": 100}, 200
+    lengths = {"young": LONG // 100, "old": LONG}
+    histories = {name: create(place / name, small["parameters"]) for name in lengths}
+    trainings = {name: rounds(length + turns, **small) for name, length in lengths.items()}
+    tracemalloc.start()
+    for name, length in lengths.items():
+        for _ in range(length - turns if name == "old" else length // 2):
+            histories[name].record(next(trainings[name]))
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(turns if name == "old" else length - length // 2):
+            histories[name].record(next(trainings[name]))
+    grown = (tracemalloc.get_traced_memory()[0] - before) / turns
+    tracemalloc.stop()
+    times = {name: [] for name in lengths}
+    for _ in range(turns):
+        for name, history in histories.items():
+            r = next(trainings[name])
+            times[name].append(timed(lambda h=history, r=r: h.record(r)))
+    for history in histories.values():
+        history.close()
+    old, young = (1e3 * median(times[name]) for name in ("old", "young"))
+    row = histories["old"].bytes()["ledger"] / LONG
+    return [
+        (f"recording after {LONG // 100} rounds, ms", f"{young:.2f}", ""),
+        (f"recording after {LONG} rounds, ms", f"{old:.2f}", ""),
+        ("the later / the earlier", f"{old / young:.2f}", "1: constant"),
+        ("memory a round grows by, bytes", f"{grown:.0f}", f"below the ledger's {row:.0f}"),
+    ]
+
+
 def instant(place: Path) -> list[tuple[str, str, str]]:
     """Planning after opening, for a long history and for a wide one."""
     rows = []
@@ -201,7 +234,7 @@ def wide(place: Path) -> list[tuple[str, str, str]]:
 
 
 def main() -> None:
-    trials = {f.__name__: f for f in (small, memory, cheap, stalled, instant, wide)}
+    trials = {f.__name__: f for f in (small, memory, cheap, stalled, long, instant, wide)}
     table = Table("trial", "what", "measured", "wanted")
     for name in sys.argv[1:] or trials:
         place = Path(tempfile.mkdtemp(dir="."))

@@ -13,21 +13,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedcrab.evaluate import MeteredFleet
-from fedcrab.experiment.config import load
+from fedcrab.experiment.config import load_config
 from fedcrab.experiment.names import RULES
-from fedcrab.experiment.setup import open_history, prepare
+from fedcrab.experiment.setup import open_for_training, prepare
+from fedcrab.recover.cost import MeteredFleet
 from fedcrab.train import train
 
 
 def main() -> None:
     preset, rounds = [*sys.argv[1:], *["paper-mnist", "2"][len(sys.argv) - 1 :]]
-    config = load(preset, ["attack.fraction=0"])
+    config = load_config(preset, ["attack.fraction=0"])
     setup = prepare(config)
     fleet = MeteredFleet(setup.honest, epochs=config.local.epochs)
     table = Table("round", "local training, s", "everything else, s", "share", title=f"{preset}")
     with tempfile.TemporaryDirectory(dir=".") as place:
-        history = open_history(setup, Path(place) / "h", resume=False)
+        history = open_for_training(setup, Path(place) / "h", resume=False)
         setup.honest.train(history.final_model(), setup.honest.clients[:2], round=0, epochs=0)  # warm
         started, trained = time.perf_counter(), 0.0
         for step in train(

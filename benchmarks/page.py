@@ -21,7 +21,7 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 from fedcrab import History, Round, Updates
-from fedcrab.report.page.build import page_facts, write_page
+from fedcrab.report.page import page_data, write_page
 
 SIZES = ((20, 1000), (1000, 100))
 PARAMETERS = 2000
@@ -80,7 +80,7 @@ def main() -> None:
         for clients, rounds in SIZES:
             name = f"{clients:,} clients × {rounds:,} rounds"
             path = Path(place) / f"{clients}.html"
-            size = write_page(path, page_facts(synthetic(Path(place) / str(clients), clients, rounds)))
+            size = write_page(path, page_data(synthetic(Path(place) / str(clients), clients, rounds)))
             print(row(name, size, measured(browser, path, clicks)), flush=True)
         browser.close()
 

@@ -19,9 +19,8 @@ from statistics import median
 import torch
 from torch import nn
 
-from fedcrab.simulate import bridge
-from fedcrab.simulate.local import LocalTraining, Task
-from fedcrab.simulate.plain import PlainLoop
+from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
+from fedcrab.simulate.models import read, tensors
 
 sys.path.insert(0, str(Path(__file__).parent / "contestants"))
 from own_module import own
@@ -50,8 +49,8 @@ def main() -> None:
     turns = parser.parse_args().turns
     torch.set_num_threads(1)
     module, x, y = own(), torch.rand(EXAMPLES, 1, 28, 28), torch.randint(10, (EXAMPLES,))
-    start = bridge.read(list(bridge.tensors(module).values()))
-    engine = PlainLoop(copy.deepcopy(module), LocalTraining(learning_rate=RATE, batch=BATCH), seed=0)
+    start = read(list(tensors(module).values()))
+    engine = PlainEngine(copy.deepcopy(module), LocalTraining(learning_rate=RATE, batch=BATCH), seed=0)
     task = Task("0", x, y, torch.empty(len(start)))
     found: dict[str, list[float]] = {"bare": [], "fedcrab": []}
     for _ in range(turns):

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedcrab.attack import evade
-from fedcrab.experiment.config import load
-from fedcrab.experiment.setup import Setup, open_history, prepare, run
+from fedcrab.experiment.config import load_config
+from fedcrab.experiment.setup import Setup, open_for_training, prepare, run
 from fedcrab.history import History
 from fedcrab.types import Fleet
 
@@ -57,7 +57,7 @@ def attacked(
     """Clients of whom a fraction attacks; ``none`` for a fleet without attack."""
     preset, *common = DATA[data]
     changes = [*common, f"seed={seed}", *PARTITIONS[partition], *ATTACKS.get(attack, [])]
-    config = load(preset, [*changes, f"attack.fraction={fraction}", *more])
+    config = load_config(preset, [*changes, f"attack.fraction={fraction}", *more])
     if attack == "none":
         config = config.model_copy(update={"attack": None})
     setup = prepare(config, workers=0)
@@ -66,7 +66,7 @@ def attacked(
 
 def recorded(setup: Setup, path: Path, around: Callable[[Fleet], Fleet] = lambda fleet: fleet) -> History:
     """The training, recorded; ``around`` wraps the fleet for as long as it lasts."""
-    with open_history(setup, path, resume=False) as history:
+    with open_for_training(setup, path, resume=False) as history:
         for _ in run(replace(setup, fleet=around(setup.fleet)), history):
             pass
     return History.open(path)

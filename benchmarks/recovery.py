@@ -16,10 +16,9 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 from fedcrab.experiment import names
-from fedcrab.experiment.config import load, settings
-from fedcrab.experiment.recovery import judged, poisoned, recovered
-from fedcrab.experiment.rerecord import rerecord
-from fedcrab.experiment.setup import open_history, prepare, run
+from fedcrab.experiment.config import load_config, settings
+from fedcrab.experiment.recovery import measure_outcome, poisoned, recover_to_end
+from fedcrab.experiment.setup import open_for_training, prepare, rerecord, run
 from fedcrab.history import Every, History, Selective
 from fedcrab.report.tables import size
 
@@ -35,7 +34,7 @@ ATTACKS = {
     "noise-trim": ["attack.name=noise-trim", "attack.settings.scale=5.0"],
 }
 CAREFUL = "crab-hardened beta=0.1"
-METHODS = ["retrain", "federaser", "fedrecover", "crab-paper", "crab-hardened", CAREFUL]
+METHODS = ["retrain", "federaser", "fedrecover", "crab-paper", "crab-hardened beta=0.3", CAREFUL]
 ERASERS = ["federaser every=1", "federaser every=1 ratio=1.0"]  # from a history that keeps every round
 TRIED = [  # with the first seed, to find out what each option does
     "federaser ratio=1.0",
@@ -74,9 +73,9 @@ def methods_of(name: str) -> list[str]:
 
 def run_cell(name: str, changes: list[str]) -> list[dict[str, object]]:
     """One training, recorded in several ways, recovered by every method."""
-    setup = prepare(load("paper-mnist", changes))
+    setup = prepare(load_config("paper-mnist", changes))
     with tempfile.TemporaryDirectory(dir=".") as place:
-        with open_history(setup, Path(place) / "everything", resume=False) as history:
+        with open_for_training(setup, Path(place) / "everything", resume=False) as history:
             for _ in run(setup, history):
                 pass
         kept = {"Everything": History.open(Path(place) / "everything")}
@@ -89,9 +88,11 @@ def run_cell(name: str, changes: list[str]) -> list[dict[str, object]]:
             method, *options = asked.split()
             source = kept[type(names.METHODS[method].selection).__name__]
             malicious = setup.attackers.clients
-            outcomes[asked] = recovered(method, source, malicious, setup, **settings(options))
+            outcomes[asked] = recover_to_end(method, source, malicious, setup, **settings(options))
         retrained = outcomes["retrain"].model
-        rows = [{**judged(setup, each, retrained), "method": asked} for asked, each in outcomes.items()]
+        rows = [
+            {**measure_outcome(setup, each, retrained), "method": asked} for asked, each in outcomes.items()
+        ]
     setup.close()
     return rows
 

@@ -17,7 +17,7 @@ from cells import MEMORY, Cell, read, run
 from detection import SPREADS
 from poisoned import ATTACKS, SEEDS, attacked, recorded
 
-from fedcrab.detect.honest_side import lowers_the_loss
+from fedcrab.detect.split import lowers_the_loss
 
 RESULTS = Path("benchmarks/results/sides")
 DATA = ("digits", "mnist")

@@ -32,9 +32,9 @@ EPOCHS = {"mlp": 5, "cnn": 2, "own": 5}
 def write_data(folder: Path) -> None:
     """20 clients of 600 examples, and 2,000 to test on."""
     if os.environ.get("FEDCRAB_DATA"):
-        from fedcrab.simulate import load
+        from fedcrab.simulate import load_dataset
 
-        mnist = load("mnist")
+        mnist = load_dataset("mnist")
         arrays = mnist.train_x[:12000], mnist.train_y[:12000], mnist.test_x[:2000], mnist.test_y[:2000]
     else:
         rng = np.random.default_rng(0)

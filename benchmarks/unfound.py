@@ -22,9 +22,9 @@ from cells import MEMORY, Cell, read, run
 from poisoned import SEEDS, attacked, recorded
 
 from fedcrab.experiment.config import Aggregation
-from fedcrab.experiment.recovery import poisoned, recovered
+from fedcrab.experiment.recovery import poisoned, recover_to_end
 from fedcrab.history import History
-from fedcrab.rollback import plan
+from fedcrab.rollback.decision import plan
 
 RULES: dict[str, Aggregation] = {
     "fedavg": Aggregation(),
@@ -52,7 +52,7 @@ def unfound(boost: float, spread: str, seed: int) -> dict[str, Any]:
         for rule, aggregation in RULES.items():
             other = replace(setup, config=setup.config.model_copy(update={"aggregation": aggregation}))
             for name, (method, how) in METHODS.items():
-                outcome = recovered(method, history, named, other, **how)
+                outcome = recover_to_end(method, history, named, other, **how)
                 found[f"{rule}; {name}"] = measures(other, outcome)
         found |= supposed(history, named)
     setup.close()

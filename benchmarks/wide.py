@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcrab.simulate import SimulatedFleet, iid, initial_model, load
+from fedcrab.simulate import SimulatedFleet, iid, initial_model, load_dataset
 
 CLIENTS, ASKED, ROUNDS = 10_000, 100, 8
 
@@ -32,7 +32,7 @@ def memory(fleet: SimulatedFleet) -> tuple[float, float]:
 
 
 def main() -> None:
-    mnist = load("mnist")
+    mnist = load_dataset("mnist")
     parts = iid(mnist.train_y, clients=CLIENTS, seed=0)
     rng = np.random.default_rng(0)
     times: dict[int, list[float]] = {CLIENTS: [], ASKED: []}

@@ -4,9 +4,20 @@ import numpy as np
 import pytest
 
 from fedcrab import Answer, RecordError, Updates, admit
-from fedcrab.admission import screen
+from fedcrab.admission import screen_updates
 
 GOOD = np.array([1, 2], np.float32)
+TWINS = [
+    "caf\u0065\u0301",
+    "a\u200bb",
+    "a\u00adb",
+    "a\u3164",
+    "a\ufe0f",
+    "a\u2800b",
+    "a  b",
+    "a\u00a0b",
+    "\u202ea",
+]
 HOSTILE = {
     "not a number": (np.array([1, np.nan], np.float32), 5, "not finite"),
     "infinite": (np.array([1, np.inf], np.float32), 5, "not finite"),
@@ -55,7 +66,7 @@ def test_duplicates_strangers_and_late_answers_are_left_out() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["", " a", "a,b", "\x1b[31m", "x" * 201, "new\nline"])
+@pytest.mark.parametrize("name", ["", " a", "a ", "\x1b[31m", "x" * 201, "new\nline", *TWINS])
 def test_an_id_that_cannot_be_shown_is_written_down_harmlessly(name: str) -> None:
     updates, rejected = admit([Answer(name, 0, GOOD, 1)], round=0, size=2)
     assert updates.clients == ()
@@ -64,13 +75,33 @@ def test_an_id_that_cannot_be_shown_is_written_down_harmlessly(name: str) -> Non
     assert len(rejected[0].client) <= 200
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CN=site 3,OU=R&D,O=Acme,C=DE",
+        'say "hi"',
+        "a,b",
+        ",",
+        "caf\u00e9",
+        "東京",
+        "-",
+        "'; drop",
+        "a@b.org",
+        "@7",
+    ],
+)
+def test_any_printable_id_is_good(name: str) -> None:
+    updates, rejected = admit([Answer(name, 0, GOOD, 1)], round=0, size=2)
+    assert (updates.clients, rejected) == ((name,), ())
+
+
 def test_screen_takes_out_bad_rows_of_updates() -> None:
     rows = np.array([[1, 2], [np.nan, 0], [3, 4], [5, 6]], np.float32)
-    updates, rejected = screen(Updates(("a", "b", "c", "d"), rows, np.array([1, 1, 0, 2.0])), size=2)
+    updates, rejected = screen_updates(Updates(("a", "b", "c", "d"), rows, np.array([1, 1, 0, 2.0])), size=2)
     assert updates.clients == ("a", "d")
     assert [r.client for r in rejected] == ["b", "c"]
     with pytest.raises(RecordError, match="2 numbers, the model has 5"):
-        screen(updates, size=5)
+        screen_updates(updates, size=5)
 
 
 def test_updates_are_sorted_by_client() -> None:

@@ -1,16 +1,23 @@
-"""The commands as people and programs call them: a real process each."""
+"""The commands as people and programs call them."""
 
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
 
 from detect.gatherings import cloned, gathering, noisy
 from fedcrab import History
-from fedcrab.demo.recording import record_and_plan
+from fedcrab.cli import app
+from fedcrab.demo.small import record_and_plan
+from trials.command import fedcrab
 from trials.trainings import training
+
+pytestmark = pytest.mark.long(15)
 
 BAD = frozenset({"c2", "c5", "c11"})
 
@@ -40,9 +47,13 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def fedcrab(*arguments: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedcrab", *arguments]
-    return subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, timeout=60)
+def test_as_a_process_it_prints_and_ends_as_when_called(place: Path) -> None:
+    for arguments in ("plan h --malicious 3,7 --json", "plan h --malicious 99", "show --help"):
+        command = [sys.executable, "-m", "fedcrab", *arguments.split()]
+        alone = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60, check=False)
+        called = fedcrab(*arguments.split(), cwd=place)
+        assert (alone.returncode, alone.stderr) == (called.returncode, called.stderr)
+        assert alone.stdout == called.stdout
 
 
 def test_show_as_json(place: Path) -> None:
@@ -50,7 +61,7 @@ def test_show_as_json(place: Path) -> None:
     assert shown["clients"] == sorted(str(i) for i in range(11))
     assert len(shown["rounds"]) == 12
     names = {"index", "window", "state", "loss", "divergence", "participants", "selected", "rejected"}
-    assert set(shown["rounds"][0]) == names
+    assert set(shown["rounds"][0]) == names | {"began", "ended"}
     assert {r["state"] for r in shown["rounds"]} == {"kept", "dropped"}
     assert shown["bytes"]["total"] == sum(p.stat().st_size for p in (place / "h").rglob("*") if p.is_file())
 
@@ -91,7 +102,9 @@ def test_detect_shows_scores_as_bars(attacked: Path) -> None:
     assert min(bars[c] for c in BAD) > max(count for c, count in bars.items() if c not in BAD)
     assert "sure" in shown
     fine = fedcrab("detect", "fine", cwd=attacked).stdout
-    assert "No sign of attack (ledger, 14 rounds; the clearest sign has 0." in fine
+    assert re.search(
+        r"No sign of attack \(all, 14 rounds; strongest signal: \d\d?% of the alarm threshold", fine
+    )
 
 
 def test_many_suspects_stay_on_one_line(tmp_path: Path) -> None:
@@ -128,7 +141,8 @@ def test_plan_for_attackers_not_found(place: Path) -> None:
 
 
 def test_verify(place: Path) -> None:
-    assert json.loads(fedcrab("verify", "h", "--json", cwd=place).stdout) == {"ok": True, "problems": []}
+    whole = json.loads(fedcrab("verify", "h", "--json", cwd=place).stdout)
+    assert (whole["ok"], whole["problems"]) == (True, [])
     done = fedcrab("verify", "damaged", "--json", cwd=place)
     assert done.returncode == 2
     found = json.loads(done.stdout)
@@ -137,13 +151,17 @@ def test_verify(place: Path) -> None:
 
 
 def test_demo_and_its_history(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     done = fedcrab("demo", "--out", "kept", "--json", cwd=tmp_path)
     shown = json.loads(done.stdout)
     rows = {row["method"]: row for row in shown["methods"]}
-    names = ["poisoned", "retrain", "federaser", "fedrecover", "crab-paper", "crab-hardened"]
+    names = ["poisoned", "retrain", "retrain-few", "finetune", "federaser", "fedrecover", "replay"]
+    names += ["crab-paper", "crab-hardened"]
     assert list(rows) == names
     assert rows["poisoned"]["asr"] > 0.8
-    assert all(rows[name]["asr"] < 0.05 for name in names[1:])
+    assert all(rows[name]["asr"] < 0.05 for name in names[1:] if name != "finetune")
+    assert rows["finetune"]["asr"] > 0.5  # honest examples do not speak against a backdoor
+    assert all(row["contact_rounds"] <= row["rounds"] for row in rows.values())
     assert rows["crab-hardened"]["ta"] > rows["retrain"]["ta"] - 0.02
     assert rows["crab-hardened"]["client_rounds"] <= rows["retrain"]["client_rounds"] / 2
     assert (tmp_path / "kept" / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -206,9 +224,25 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments: str, place: Path) 
     assert sorted(place.rglob("*")) == before
 
 
-def test_help_has_an_example_for_every_command(tmp_path: Path) -> None:
-    for command in ("show", "detect", "plan", "verify", "demo"):
-        done = fedcrab(command, "--help", cwd=tmp_path)
-        assert done.returncode == 0
-        assert f"Example: fedcrab {command}" in done.stdout
+COMMANDS = typer.main.get_command(app).commands
+OUT_OF_RANGE = version("click") >= "8.5" and version("typer") < "0.21"
+
+
+@pytest.mark.skipif(OUT_OF_RANGE, reason="this click loses help texts, and pyproject.toml excludes it")
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_explains_every_argument_and_option(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 300)
+    done = fedcrab(*([name] if name else []), "--help", cwd=tmp_path)
+    shown = " ".join(done.stdout.replace("│", " ").split())
+    command = COMMANDS[name] if name else typer.main.get_command(app)
+    assert done.returncode == 0
+    assert f"Example: fedcrab {name}" in shown or not name
+    for asked in command.params:
+        assert asked.help, f"{name} {asked.name} has no help text"
+        assert " ".join(asked.help.split()) in shown, f"{name} {asked.name}"
+
+
+def test_the_version(tmp_path: Path) -> None:
     assert fedcrab("--version", cwd=tmp_path).stdout.startswith("fedcrab ")

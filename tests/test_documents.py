@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import typer
 
+import fedcrab
+from trials.forked import forking
+
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "flower.md"  # a story of its own, followed in tests/flower/test_guide.py
 DOCUMENTS = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {GUIDE})]
@@ -20,41 +23,61 @@ def blocks(document: Path, kind: str) -> list[str]:
     return [text for language, text in BLOCK.findall(document.read_text()) if language == kind]
 
 
-def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+def environment() -> dict[str, str]:
     """With the package and the commands of the interpreter that runs the tests."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+
+
+SESSIONS = {d: len(blocks(d, "console")) for d in DOCUMENTS[1:] if blocks(d, "console")}
+
+
+def run(command: list[str], place: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.run(command, cwd=place, env=environment, timeout=300, **streams)
+    return subprocess.run(command, cwd=place, env=env, timeout=300, **streams)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
 def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
     program = "\n".join(blocks(document, "python"))
-    done = run([sys.executable, "-W", "error", "-c", program], tmp_path)
+    done = run([sys.executable, "-W", "error", "-c", program], tmp_path, environment())
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
-def test_console_blocks_show_what_the_commands_print(document: Path, tmp_path: Path) -> None:
+@pytest.mark.long(30)
+def test_the_readme_shows_what_the_commands_print(tmp_path: Path) -> None:
+    follow(ROOT / "README.md", tmp_path, environment())
+
+
+@pytest.mark.long(60)
+@pytest.mark.parametrize("document", sorted(SESSIONS, key=lambda d: -SESSIONS[d]), ids=lambda d: d.name)
+def test_console_blocks_show_what_the_commands_print(
+    document: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with forking(tmp_path_factory.mktemp("forked"), environment()) as env:
+        follow(document, tmp_path, env)
+
+
+def follow(document: Path, place: Path, env: dict[str, str]) -> None:
     for block in blocks(document, "console"):
         for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, expected = session.partition("\n")
-            assert_shown(expected, run(["sh", "-c", command], tmp_path).stdout)
+            assert_shown(expected, run(["sh", "-c", command], place, env).stdout)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
 def test_toml_blocks_are_configurations_or_suites(document: Path) -> None:
     from fedcrab.experiment.config import Config
-    from fedcrab.suite.description import Suite
-    from fedcrab.suite.expansion import expand
+    from fedcrab.experiment.matrix import expand
+    from fedcrab.experiment.rehearsal import check_config, rehearse
+    from fedcrab.experiment.suite import Suite
 
     for block in blocks(document, "toml"):
         table = tomllib.loads(block)
         if "base" in table:
-            assert expand(Suite.model_validate(table))
+            rehearse(expand(Suite.model_validate(table)))
         else:
-            assert Config.model_validate(table).rounds
+            check_config(Config.model_validate(table))
 
 
 def assert_shown(expected: str, printed: str) -> None:
@@ -79,3 +102,12 @@ def test_every_command_is_documented() -> None:
     for name, command in commands.items():
         assert f"## `{name}" in text, f"docs/commands.md does not describe {name}"
         assert command.epilog, f"{name} --help has no example"
+
+
+def test_the_version_stands_in_one_place_and_has_its_part_of_the_changelog() -> None:
+    """A wheel takes its version from ``fedcrab.__version__``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/fedcrab/__init__.py"
+    releases = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert fedcrab.__version__ in releases

@@ -1,5 +1,7 @@
 """The federated loop: deterministic, resumable, deaf to what cannot be used."""
 
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 
 from fedcrab import ConfigError, Everything, Field, History, Layout, Selective, Updates
 from fedcrab.aggregate import fedavg, median
-from fedcrab.aggregate.buffers import beside_buffers
+from fedcrab.aggregate.mean import with_buffers
+from fedcrab.history.ledger_state import untimed_head
 from fedcrab.seeds import rng_for
 from fedcrab.train import taking_part, train
 
@@ -67,7 +70,7 @@ def test_a_training_resumed_after_any_round_is_the_training_uninterrupted(tmp_pa
         broken.release()
         with History.resume(tmp_path / str(stop)) as resumed:
             assert len(list(train(Pulling(), CLIENTS, resumed, **SETTINGS))) == 11 - stop
-        assert resumed.contents.head == straight.contents.head
+        assert untimed_head(resumed.contents) == untimed_head(straight.contents)  # heads cover the times
 
 
 def test_the_model_moves_by_the_aggregate_of_what_was_recorded(tmp_path: Path) -> None:
@@ -114,7 +117,23 @@ def test_a_robust_rule_decides_over_what_is_trained_and_buffers_are_averaged() -
         )
     )
     sent = np.array([[0, 1, 2, 5], [3, 1, 2, 7], [9, 50, 60, 6]], np.float32)
-    result = beside_buffers(median(), layout)(sent, np.array([1.0, 1, 2]))
+    result = with_buffers(median(), layout)(sent, np.array([1.0, 1, 2]))
     assert result.tolist() == [5.25, 1, 2, 7]
     plain = median()
-    assert beside_buffers(plain, Layout.flat(4)) is plain
+    assert with_buffers(plain, Layout.flat(4)) is plain
+
+
+def test_each_round_carries_when_it_was(tmp_path: Path) -> None:
+    before = datetime.now(UTC)
+    with begin(tmp_path / "h") as history:
+        list(train(Pulling(), CLIENTS, history, **SETTINGS))
+    times = [t for entry in history.rounds for t in (entry.began, entry.ended)]
+    assert times == sorted(times)
+    assert before <= times[0] <= times[-1] <= datetime.now(UTC)
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_training(tmp_path: Path) -> None:
+    ticks = (datetime(2026, 5, 1, tzinfo=UTC) - timedelta(hours=n) for n in count())
+    with begin(tmp_path / "h") as history:
+        list(train(Pulling(), CLIENTS, history, **{**SETTINGS, "rounds": 2}, clock=lambda: next(ticks)))
+    assert [(e.began.hour, e.ended.hour) for e in history.rounds] == [(0, 0), (22, 22)]

@@ -2,10 +2,10 @@
 
 from fedcrab import detect, recover
 from fedcrab.admission import Answer, admit
-from fedcrab.certify import Assumptions, Certificate, certify
+from fedcrab.certificate import Assumptions, Certificate, certify
 from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
-from fedcrab.history import Every, Everything, History, Selective
-from fedcrab.rollback import PRESETS, Plan, plan
+from fedcrab.history import Compact, Every, Everything, History, Selective
+from fedcrab.rollback.decision import PRESETS, Plan, plan
 from fedcrab.types import ClientId, Field, Fleet, Layout, Rejection, Round, Updates, Vector
 
 __version__ = "0.1.0"
@@ -15,6 +15,7 @@ __all__ = [
     "Assumptions",
     "Certificate",
     "ClientId",
+    "Compact",
     "ConfigError",
     "DamagedError",
     "Every",

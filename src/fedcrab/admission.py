@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import is_normalized
 
 import numpy as np
 
-from fedcrab.errors import RecordError
+from fedcrab.errors import RecordError, shown
 from fedcrab.types import ClientId, Rejection, Updates, Vector
 from fedcrab.vectors import is_finite
 
 MOST_EXAMPLES = 10**9  # a client that claims more examples than this is not believed
 LONGEST_ID = 200
 LONGEST_TEXT = 1000  # characters of anything that a ledger says in words
+# Characters that Python calls printable and that show nothing (Unicode's Default_Ignorable_Code_Point, and
+# two blanks that are symbols): with them two ids could look the same.
+INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U0001d159\U000e0100-\U000e01ef]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,43 +44,54 @@ def admit(
     ``size`` is the length of the model, ``asked`` the clients that were asked (anyone, if None).
     """
     answers = list(answers)
-    times = Counter(a.client for a in answers)
+    times = Counter(a.client for a in answers if isinstance(a.client, str))
     good: dict[ClientId, tuple[Vector, float]] = {}
     rejected: dict[ClientId, str] = {}
     for answer in answers:
-        reason = _reason(answer, times[answer.client], round, size, asked)
+        reason = _reason(answer, times, round, size, asked)
         if reason:
-            rejected[answer.client] = reason
+            rejected[printable(answer.client)] = reason
         else:
             good[answer.client] = (answer.update, float(answer.examples))
-    updates = Updates.of(good) if good else nobody(size)
-    return updates, tuple(Rejection(printable(c), rejected[c]) for c in sorted(rejected, key=str))
+    updates = Updates.of(good) if good else no_updates(size)
+    return updates, tuple(Rejection(client, rejected[client]) for client in sorted(rejected))
 
 
 def _reason(
-    answer: Answer, times: int, round: int, size: int, asked: Collection[ClientId] | None
+    answer: Answer, times: Counter[ClientId], round: int, size: int, asked: Collection[ClientId] | None
 ) -> str | None:
     """Why this answer cannot be used, or None."""
+    if not isinstance(answer.client, str):
+        return bad_id(answer.client)
     if asked is not None and answer.client not in asked:
         return "was not asked in this round"
-    if times > 1:
-        return f"answered {times} times in one round"
-    if answer.round != round:
-        return f"answered round {str(answer.round)[:20]} in place of round {round}"
-    return _bad_id(answer.client) or flaw(answer.update, answer.examples, size)
+    if times[answer.client] > 1:
+        return f"answered {times[answer.client]} times in one round"
+    if not _is_number(answer.round) or answer.round != round:
+        return f"answered round {shown(answer.round, 20)} in place of round {round}"
+    return bad_id(answer.client) or update_problem(answer.update, answer.examples, size)
 
 
-def flaw(update: object, examples: object, size: int) -> str | None:
-    """Why this update with this number of examples cannot be used, or None."""
-    return _bad_update(update, size) or _bad_examples(examples)
+def bad_id(client: object) -> str | None:
+    """Why this cannot be the id of a client, or None.
 
-
-def _bad_id(client: object) -> str | None:
+    Any printable text is good, commas and spaces inside it too. No two ids that are good look the same
+    because of how they are encoded: one form of each accented letter, nothing that does not show.
+    """
     if not isinstance(client, str) or not client or len(client) > LONGEST_ID:
         return f"the id is not a text of 1 to {LONGEST_ID} characters"
-    if not client.isprintable() or "," in client or client != client.strip():
-        return "the id has characters that an id cannot have"
+    if not client.isprintable() or INVISIBLE.search(client):
+        return "the id has characters that cannot be seen"
+    if client != client.strip() or "  " in client:
+        return "the id has spaces at an end, or two in a row, which nobody would see"
+    if not is_normalized("NFC", client):
+        return "the id is not in Unicode's normal form NFC, so another could look the same"
     return None
+
+
+def update_problem(update: object, examples: object, size: int) -> str | None:
+    """Why this update with this number of examples cannot be used, or None."""
+    return _bad_update(update, size) or _bad_examples(examples)
 
 
 def _bad_update(update: object, size: int) -> str | None:
@@ -87,15 +106,33 @@ def _bad_update(update: object, size: int) -> str | None:
 
 
 def _bad_examples(examples: object) -> str | None:
-    if isinstance(examples, bool) or not isinstance(examples, int | float | np.integer | np.floating):
+    if not _is_number(examples):
         return "the number of examples is not a number"
-    if not 0 < examples <= MOST_EXAMPLES:
-        return f"the number of examples is {float(examples):g}"
+    if not 0 < examples <= MOST_EXAMPLES:  # type: ignore[operator]
+        huge = isinstance(examples, int) and examples.bit_length() > 64
+        return f"the number of examples is {shown(examples) if huge else f'{examples:g}'}"
     return None
 
 
-def screen(updates: Updates, *, size: int) -> tuple[Updates, tuple[Rejection, ...]]:
-    """The rows that can be used, and who was left out: the last gate before a round is recorded."""
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def screen_updates(
+    updates: Updates, *, size: int, known: Collection[ClientId] = ()
+) -> tuple[Updates, tuple[Rejection, ...]]:
+    """The rows that can be used, and who was left out: what comes before aggregation.
+
+    The ids of ``known`` clients are not judged again: an older history may have some that are refused now.
+    """
+    rejected = unusable_rows(updates, size=size, known=known)
+    kept = updates.without(rejected) if rejected else updates
+    named = tuple(Rejection(printable(c), rejected[c]) for c in sorted(rejected))
+    return (kept if kept.clients else no_updates(size)), named
+
+
+def unusable_rows(updates: Updates, *, size: int, known: Collection[ClientId] = ()) -> dict[ClientId, str]:
+    """Whose rows cannot be used, and why."""
     if len(updates.clients) and updates.vectors.shape[1] != size:
         raise RecordError(f"updates have {updates.vectors.shape[1]} numbers, the model has {size}")
     times = Counter(updates.clients)
@@ -103,27 +140,26 @@ def screen(updates: Updates, *, size: int) -> tuple[Updates, tuple[Rejection, ..
     for client, row, weight in zip(updates.clients, updates.vectors, updates.weights, strict=True):
         reason = (
             (f"answered {times[client]} times in one round" if times[client] > 1 else None)
-            or _bad_id(client)
-            or flaw(row, weight, size)
+            or (None if client in known else bad_id(client))
+            or update_problem(row, weight, size)
         )
         if reason:
             rejected[client] = reason
-    kept = updates.without(rejected) if rejected else updates
-    named = tuple(Rejection(printable(c), rejected[c]) for c in sorted(rejected, key=str))
-    return (kept if kept.clients else nobody(size)), named
+    return rejected
 
 
-def nobody(size: int) -> Updates:
+def no_updates(size: int) -> Updates:
     """The updates of a round in which no usable answer came."""
     return Updates((), np.zeros((0, size), np.float32), np.zeros(0))
 
 
 def as_printable(rejection: Rejection) -> Rejection:
     """A rejection that somebody else found, made fit to be written down."""
-    fit = (t if t.isprintable() else ascii(t) for t in (str(rejection.client), str(rejection.reason)))
+    texts = (rejection.client, rejection.reason)
+    fit = (t if isinstance(t, str) and t.isprintable() else shown(t, LONGEST_TEXT) for t in texts)
     return Rejection(*(text[:LONGEST_TEXT] for text in fit))
 
 
 def printable(client: object) -> ClientId:
     """An id that may be hostile itself, made fit to be written down."""
-    return ascii(client)[:LONGEST_ID] if _bad_id(client) else str(client)
+    return shown(client, LONGEST_ID) if bad_id(client) else str(client)

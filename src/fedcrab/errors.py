@@ -25,3 +25,14 @@ class DamagedError(HistoryError):
 
 class FleetError(FedcrabError):
     """The clients cannot be reached, or too few of them answer."""
+
+
+def shown(value: object, longest: int = 40) -> str:
+    """Any value as a short printable text for a message; no value can make this fail, or long."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a whole number of {value.bit_length()} bits"[:longest]
+    try:
+        text = ascii(value)
+    except Exception:  # whatever a stranger's __repr__ does
+        text = type(value).__name__
+    return text[:longest] if text.isprintable() else type(value).__name__[:longest]

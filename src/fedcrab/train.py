@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 import numpy as np
 
-from fedcrab.admission import screen
-from fedcrab.aggregate.buffers import beside_buffers
-from fedcrab.aggregate.rule import Aggregate
+from fedcrab.admission import no_updates, screen_updates
+from fedcrab.aggregate.mean import Aggregate, with_buffers
 from fedcrab.errors import ConfigError
 from fedcrab.history import History
 from fedcrab.seeds import rng_for
-from fedcrab.types import ClientId, Fleet, Rejection, Round, Vector
+from fedcrab.types import ClientId, Fleet, Rejection, Round, Updates, Vector, utc_now
+from fedcrab.vectors import is_finite
+
+BEYOND = "the model after the round would not be finite"
 
 
-class Probe(Protocol):
+class ServerProbe(Protocol):
     """What the server can tell of a model by itself."""
 
     def loss(self, model: Vector) -> float:
@@ -30,7 +33,7 @@ class Probe(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainedRound:
     """A round that is done and recorded."""
 
     round: int
@@ -45,33 +48,49 @@ def train(
     clients: Sequence[ClientId],
     history: History,
     *,
-    probe: Probe,
+    probe: ServerProbe,
     aggregate: Aggregate,
     rounds: int,
     seed: int,
     share: float = 1.0,
     drop_out: float = 0.0,
     model: Vector | None = None,
-) -> Iterator[Step]:
+    clock: Callable[[], datetime] = utc_now,
+) -> Iterator[TrainedRound]:
     """Train until the history has this many rounds, going on from those it has already.
 
     ``model`` is one to go on from in place of the last one, such as a recovered one.
     In each round a ``share`` of the clients is asked, and each of them fails to answer with probability
     ``drop_out``. Both draws belong to the round: a training resumed is the training uninterrupted.
+    ``clock`` tells when a round begins and ends; nothing else depends on it.
     """
     _check(share, drop_out)
-    rule = beside_buffers(aggregate, history.charter.layout)
+    rule = with_buffers(aggregate, history.charter.layout)
     model = history.final_model() if model is None else model
     for index in range(len(history.rounds), rounds):
+        began = clock()
         asked = taking_part(clients, index, seed=seed, share=share, drop_out=drop_out)
-        updates, rejected = screen(fleet.train(model, asked, round=index), size=len(model))
-        step = rule(updates.vectors, updates.weights) if updates.clients else np.zeros_like(model)
+        updates, rejected = screen_updates(fleet.train(model, asked, round=index), size=len(model))
+        step = _step(rule, model, updates)
+        if step is None:
+            useless = tuple(Rejection(client, BEYOND) for client in updates.clients)
+            updates, rejected, step = no_updates(len(model)), (*rejected, *useless), np.zeros_like(model)
         after = model + step
         loss = probe.loss(after)
         divergence = probe.divergence(model, after)
-        history.record(Round(index, model, updates, step, loss, divergence, rejected))
-        yield Step(index, after, loss, updates.clients, rejected)
+        ended = max(began, clock())  # the machine's clock may be set back meanwhile
+        history.record(Round(index, model, updates, step, loss, divergence, rejected, began, ended))
+        yield TrainedRound(index, after, loss, updates.clients, rejected)
         model = after
+
+
+def _step(rule: Aggregate, model: Vector, updates: Updates) -> Vector | None:
+    """G_t, zero where nobody answered; None where M_t + G_t is beyond float32."""
+    if not updates.clients:
+        return np.zeros_like(model)
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = rule(updates.vectors, updates.weights)
+        return step if is_finite(model + step) else None
 
 
 def taking_part(

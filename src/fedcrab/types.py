@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from math import prod
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcrab.errors import ConfigError, RecordError
+from fedcrab.errors import ConfigError, RecordError, shown
 
 Vector = NDArray[np.float32]
 ClientId = str
@@ -105,16 +106,16 @@ class Updates:
     weights: NDArray[np.float64]  # examples per client
 
     def __post_init__(self) -> None:
-        vectors, weights = np.asarray(self.vectors), np.asarray(self.weights, np.float64)
-        if vectors.ndim != 2 or weights.shape != (len(self.clients),) or len(vectors) != len(self.clients):
+        clients, vectors, weights = _ids(self.clients), _rows(self.vectors), _numbers(self.weights)
+        if vectors.ndim != 2 or weights.shape != (len(clients),) or len(vectors) != len(clients):
             raise RecordError(
-                f"updates need one row and one weight a client: got {len(self.clients)} clients, "
+                f"updates need one row and one weight a client: got {len(clients)} clients, "
                 f"vectors of shape {vectors.shape}, weights of shape {weights.shape}"
             )
-        object.__setattr__(self, "clients", tuple(self.clients))
-        object.__setattr__(self, "vectors", vectors.astype(np.float32, copy=False))
+        object.__setattr__(self, "clients", clients)
+        object.__setattr__(self, "vectors", vectors)
         object.__setattr__(self, "weights", weights)
-        if list(self.clients) != sorted(self.clients):
+        if list(clients) != sorted(clients):
             self._sort()
 
     def _sort(self) -> None:
@@ -126,19 +127,54 @@ class Updates:
     @classmethod
     def of(cls, answers: Mapping[ClientId, tuple[ArrayLike, float]]) -> Updates:
         """From ``{client: (vector, examples)}``."""
-        clients = tuple(sorted(answers))
-        rows = [np.asarray(answers[c][0], np.float32) for c in clients]
+        clients = tuple(sorted(_ids(answers)))
+        rows = [_rows(answers[c][0]) for c in clients]
+        if len({row.shape for row in rows}) > 1:
+            raise RecordError(
+                f"updates are vectors of one length, got shapes {shown({r.shape for r in rows})}"
+            )
         vectors = np.stack(rows) if rows else np.zeros((0, 0), np.float32)
-        return cls(clients, vectors, np.array([answers[c][1] for c in clients], np.float64))
+        return cls(clients, vectors, _numbers([answers[c][1] for c in clients]))
 
     def only(self, clients: Collection[ClientId]) -> Updates:
         """The updates of these clients alone."""
-        rows = [i for i, c in enumerate(self.clients) if c in clients]
+        wanted = frozenset(clients)
+        rows = [i for i, c in enumerate(self.clients) if c in wanted]
         return Updates(tuple(self.clients[i] for i in rows), self.vectors[rows], self.weights[rows])
 
     def without(self, clients: Collection[ClientId]) -> Updates:
         """The updates of all but these clients."""
-        return self.only([c for c in self.clients if c not in clients])
+        return self.only(frozenset(self.clients) - frozenset(clients))
+
+
+def _ids(clients: Iterable[object]) -> tuple[ClientId, ...]:
+    """The ids of clients as plain texts."""
+    try:
+        given = tuple(clients)
+    except TypeError as error:
+        raise RecordError(f"updates need the ids of their clients, got {shown(clients)}") from error
+    if strange := [client for client in given if not isinstance(client, str)]:
+        raise RecordError(f"the id of a client is a text, got {shown(strange[0])}")
+    return tuple(map(str, given))
+
+
+def _rows(vectors: object) -> NDArray[np.float32]:
+    """These numbers as float32; one that does not fit is infinite, and is refused where rows are judged."""
+    try:
+        given = np.asarray(vectors)
+    except Exception as error:  # whatever a stranger's __array__ does
+        raise RecordError(f"updates are arrays of numbers, got {shown(vectors)}") from error
+    if given.dtype.kind not in "fiu" and given.size:
+        raise RecordError(f"updates are arrays of numbers, got {shown(vectors)}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return given.astype(np.float32, copy=False)
+
+
+def _numbers(weights: object) -> NDArray[np.float64]:
+    try:
+        return np.asarray(weights, np.float64)
+    except Exception as error:  # as above
+        raise RecordError(f"weights are numbers of examples, got {shown(weights)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +188,31 @@ class Round:
     loss: float  # of M_{t+1}, on the server's probe data
     divergence: float  # KL(p_t || p_{t+1}) on the probe data
     rejected: tuple[Rejection, ...] = field(default=())  # who was left out before aggregation, and why
+    began: datetime | None = None  # when clients were asked; any time zone, kept in UTC
+    ended: datetime | None = None  # when M_{t+1} was made
+
+    def __post_init__(self) -> None:
+        for name in ("began", "ended"):
+            object.__setattr__(self, name, _in_utc(name, getattr(self, name)))
+        if self.began and self.ended and self.ended < self.began:
+            raise RecordError(f"a round cannot end ({self.ended}) before it began ({self.began})")
+
+
+def utc_now() -> datetime:
+    """The time of this machine's clock, in UTC."""
+    return datetime.now(UTC)
+
+
+def _in_utc(name: str, when: object) -> datetime | None:
+    if when is None:
+        return None
+    if not isinstance(when, datetime) or when.utcoffset() is None:
+        raise RecordError(f"{name} must be a datetime with a time zone, got {str(when)[:40]!r}")
+    try:
+        there = when.astimezone(UTC)
+    except OverflowError as error:
+        raise RecordError(f"{name} must be a time of this era, got {str(when)[:40]!r}") from error
+    return datetime.combine(there.date(), there.time(), UTC)
 
 
 class Fleet(Protocol):

@@ -5,15 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedcrab.aggregate import (
-    clipped_mean,
-    fedavg,
-    geometric_median,
-    krum,
-    median,
-    multi_krum,
-    trimmed_mean,
-)
+from fedcrab.aggregate import clipped_mean, fedavg, geometric_median, krum, median, multi_krum, trimmed_mean
 from fedcrab.errors import ConfigError
 
 RULES = {
@@ -104,7 +96,7 @@ def test_two_outliers_of_nine_do_not_carry_a_robust_rule_away(name):
 def test_a_matrix_wider_than_one_stretch_is_aggregated_whole(name, monkeypatch):
     matrix, weights = round_of(d=101)
     whole = RULES[name](matrix, weights)
-    monkeypatch.setattr("fedcrab.aggregate.columns.STRETCH", 9 * 7)
+    monkeypatch.setattr("fedcrab.vectors.STRETCH", 9 * 7)
     np.testing.assert_allclose(RULES[name](matrix, weights), whole, rtol=1e-6)
 
 

@@ -8,15 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedcrab.aggregate import (
-    clipped_mean,
-    fedavg,
-    geometric_median,
-    krum,
-    median,
-    multi_krum,
-    trimmed_mean,
-)
+from fedcrab.aggregate import clipped_mean, fedavg, geometric_median, krum, median, multi_krum, trimmed_mean
 
 THREE = np.array([[1, 10], [2, 40], [6, 10]], np.float32)
 EQUAL = np.ones(3)

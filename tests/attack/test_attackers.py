@@ -1,6 +1,7 @@
 import pytest
 
 from fedcrab.attack import Attackers, draw_attackers
+from fedcrab.attack.malicious_fleet import rounds_of
 from fedcrab.errors import ConfigError
 
 POOL = [str(i) for i in range(20)]
@@ -41,6 +42,9 @@ def test_the_draw_follows_from_the_seed_and_not_from_the_order_of_the_pool():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: rounds_of(["x"]), "rounds are such as 30"),
+        (lambda: rounds_of([-3]), "rounds are such as 30"),
+        (lambda: rounds_of(["9-3"]), "end before they begin"),
         (lambda: Attackers("abc"), "the one string 'abc'"),
         (lambda: Attackers(frozenset("a"), start=-1), "start must be round 0 or later, got -1"),
         (lambda: Attackers(frozenset("a"), share=1.5), r"share must be between 0 and 1, got 1\.5"),
@@ -50,3 +54,13 @@ def test_the_draw_follows_from_the_seed_and_not_from_the_order_of_the_pool():
 def test_settings_are_checked_where_they_enter(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_a_schedule_says_when() -> None:
+    assert rounds_of([30]) == {30}
+    assert rounds_of([3, "10-12", " 20 - 21 "]) == {3, 10, 11, 12, 20, 21}
+    attackers = Attackers(frozenset("a"), start=11, rounds=rounds_of([3, "10-12"]))
+    assert [t for t in range(20) if attackers.active(t)] == [11, 12]
+    often = Attackers(frozenset("a"), share=0.5, rounds=frozenset(range(1000)))
+    assert 400 < sum(bool(often.active(t)) for t in range(2000)) < 600
+    assert not Attackers(frozenset("a"), rounds=frozenset()).active(0)

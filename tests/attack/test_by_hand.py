@@ -22,7 +22,7 @@ from fedcrab.attack import (
     noise_trim,
     sign_flip,
 )
-from fedcrab.attack.lie import little
+from fedcrab.attack.untargeted import little
 
 FLEET = FixedFleet({"a": ([1, 2], 1), "b": ([3, -2], 1), "c": ([5, 7], 2)})
 EVIL = Attackers(frozenset("c"))

@@ -20,7 +20,9 @@ from fedcrab.attack import (
     lie,
     min_max,
     min_sum,
+    neurotoxin,
     noise_trim,
+    pgd,
     sign_flip,
 )
 from fedcrab.errors import ConfigError
@@ -32,6 +34,8 @@ DATA = {
     "backdoor, one class": lambda f, a: backdoor(f, a, trigger=SMALL, labels="all-of-one-class", source=1),
     "backdoor, boosted": lambda f, a: backdoor(f, a, trigger=SMALL, boost=3.0),
     "dba": lambda f, a: dba(f, a, trigger=SMALL, parts=2),
+    "pgd": lambda f, a: pgd(f, a, trigger=SMALL),
+    "neurotoxin": lambda f, a: neurotoxin(f, a, trigger=SMALL, coordinates=0.5),
     "label_flip": lambda f, a: label_flip(f, a, classes=3),
 }
 MODEL = {
@@ -53,7 +57,7 @@ MODEL = {
 }
 ATTACKS = {**DATA, **MODEL}
 DRAWN = {"backdoor", "backdoor, random", "backdoor, boosted", "dba", "noise_trim, add", "noise_trim, replace"}
-DRAWN |= {"fang_trim"}
+DRAWN |= {"fang_trim", "pgd", "neurotoxin"}
 
 FLEET = random_fleet()
 CLIENTS = FLEET.clients

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attack.tiny import SoftmaxFleet
-from fedcrab.attack import Attackers, Trigger, backdoor, dba, label_flip
+from fedcrab.attack import Attackers, Trigger, backdoor, dba, label_flip, neurotoxin, pgd
 
 EVIL = Attackers(frozenset("c"))
 
@@ -69,3 +69,40 @@ def test_dba_gives_each_attacker_its_part_and_starts_again_when_there_are_more_a
         [[1, 1], [0, 0]],
     ]
     assert [labels.tolist() for _, labels in trained] == [[0, 0]] * 3
+
+
+def different():
+    """Three clients whose updates differ in length and direction."""
+    rng = np.random.default_rng(5)
+    shards = {
+        c: (rng.random((n, 1, 2, 2), np.float32), rng.integers(0, 3, n))
+        for c, n in zip("abc", (3, 5, 4), strict=True)
+    }
+    return SoftmaxFleet(shards, classes=3)
+
+
+def sent_by(fleet):
+    updates = fleet.train(np.zeros(15, np.float32), "abc", round=0)
+    return dict(zip(updates.clients, updates.vectors.astype(float), strict=True))
+
+
+def test_pgd_sends_the_boosted_backdoor_at_the_honest_length():
+    plain = sent_by(backdoor(different(), EVIL, trigger=WHOLE))
+    honest = sorted(float(sum(x * x for x in plain[c]) ** 0.5) for c in "ab")
+    middle = (honest[0] + honest[1]) / 2
+    long = sent_by(pgd(different(), EVIL, trigger=WHOLE, boost=1000.0, length=2.0))
+    own = float(sum(x * x for x in plain["c"]) ** 0.5)
+    np.testing.assert_allclose(long["c"], plain["c"] * (2 * middle / own), rtol=1e-5)
+    short = sent_by(pgd(different(), EVIL, trigger=WHOLE, boost=0.001))
+    np.testing.assert_allclose(short["c"], 0.001 * plain["c"], rtol=1e-5)
+    np.testing.assert_array_equal(long["a"], plain["a"])
+
+
+def test_neurotoxin_leaves_alone_what_honest_clients_use_most():
+    plain = sent_by(backdoor(different(), EVIL, trigger=WHOLE))
+    sent = sent_by(neurotoxin(different(), EVIL, trigger=WHOLE, boost=2.0, coordinates=0.4))
+    size = [abs(a + b) / 2 for a, b in zip(plain["a"], plain["b"], strict=True)]
+    used = {k for k in range(15) if sum(size[other] < size[k] for other in range(15)) >= 6}
+    expected = [0.0 if k in used else 2 * plain["c"][k] for k in range(15)]
+    np.testing.assert_allclose(sent["c"], expected, rtol=1e-5)
+    np.testing.assert_array_equal(sent["b"], plain["b"])

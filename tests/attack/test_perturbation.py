@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from attack.tiny import FixedFleet
 from fedcrab.attack import Attackers, min_max, min_sum
-from fedcrab.attack.min_max import largest as largest_of_max
-from fedcrab.attack.min_sum import largest as largest_of_sum
-from fedcrab.attack.moments import mean
-from fedcrab.attack.perturbation import away
+from fedcrab.attack.malicious_fleet import mean
+from fedcrab.attack.min_max import away
+from fedcrab.attack.min_max import largest_by_distance as largest_of_max
+from fedcrab.attack.min_max import largest_by_sum as largest_of_sum
 from fedcrab.types import Updates
 
 

@@ -10,15 +10,10 @@ from hypothesis import strategies as st
 
 from detect.gatherings import boosted, cloned, flipped, gathering, names
 from fedcrab import ConfigError, Everything, HistoryError, Selective, Updates, detect
-from fedcrab.detect import FLDetector, Watched, ledger
-from fedcrab.detect.gap import gaps, two_means
-from fedcrab.detect.honest_side import lowers_the_loss
-from fedcrab.detect.leading import leading_pair
-from fedcrab.detect.ledger import HALF
-from fedcrab.detect.pairs import inverse_diagonal
-from fedcrab.detect.reasons import reason
-from fedcrab.detect.signals import gather
-from fedcrab.detect.split import divide, separations, usual, weigh
+from fedcrab.detect import FLDetector, WatchedFleet, ledger
+from fedcrab.detect.ledger import HALF, reason
+from fedcrab.detect.signals import gather, inverse_diagonal, leading_pair
+from fedcrab.detect.split import divide, gaps, lowers_the_loss, separations, two_means, usual, weigh
 from recover.scenes import Answering, Quadratics, record, scripted
 
 numbers = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=9)
@@ -246,7 +241,7 @@ def test_fldetector_finds_whom_it_cannot_predict(tmp_path: Path) -> None:
         return (update + rng.normal(size=30), weight) if client in bad else (update, weight)
 
     watch = FLDetector()
-    fleet = Watched(Answering(answer), watch)
+    fleet = WatchedFleet(Answering(answer), watch)
     history = record(tmp_path / "h", fleet, clients, 14, Everything(), model=np.zeros(30, np.float32))
     assert set(watch.detection().suspects) == bad
     assert detect.fldetector(history) == watch.detection()

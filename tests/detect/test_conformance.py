@@ -8,7 +8,7 @@ import pytest
 
 from detect.gatherings import ATTACKS, gathering, names, noisy
 from fedcrab import History, HistoryError, Round, Updates, detect
-from fedcrab.commands.deciding import Detector
+from fedcrab.cli.detect import DETECTOR_NAMES
 from fedcrab.detect import DETECTORS, Detection
 
 EVERY = pytest.mark.parametrize("detector", DETECTORS)
@@ -87,7 +87,7 @@ def test_a_history_in_which_nobody_took_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_knows_every_detector() -> None:
-    assert [d.value for d in Detector] == [*DETECTORS]
+    assert ("all", *DETECTORS, "taught") == DETECTOR_NAMES
     assert detect.ledger is DETECTORS["ledger"]
 
 

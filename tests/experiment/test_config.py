@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from fedcrab import ConfigError
-from fedcrab.experiment.config import Config, load, presets
+from fedcrab.experiment.config import Config, load_config, presets
 from fedcrab.experiment.names import ATTACKS, PARTITIONS, RULES, SELECTIONS
-from fedcrab.experiment.setup import open_history, prepare
+from fedcrab.experiment.setup import open_for_training, prepare
 
 
 def test_the_papers_presets_carry_the_papers_settings() -> None:
     for name in ("paper-mnist", "paper-fashion-mnist", "paper-cifar10"):
-        config = load(name)
+        config = load_config(name)
         assert (config.clients.count, config.rounds, config.local.epochs) == (20, 40, 5)
         assert (config.local.learning_rate, config.local.batch, config.local.momentum) == (0.005, 64, 0)
         assert config.history.settings == {"alpha": 0.1, "rounds": 0.6, "clients": 0.7}
@@ -21,7 +21,7 @@ def test_the_papers_presets_carry_the_papers_settings() -> None:
 
 def test_settings_can_be_changed_one_by_one() -> None:
     changes = ["attack.fraction=0.5", "model=cnn", "clients.partition.name=dirichlet"]
-    config = load("digits", [*changes, "clients.partition.settings.concentration=0.5"])
+    config = load_config("digits", [*changes, "clients.partition.settings.concentration=0.5"])
     assert config.attack.fraction == 0.5
     assert config.model == "cnn"
     assert config.clients.partition.settings == {"concentration": 0.5}
@@ -29,7 +29,7 @@ def test_settings_can_be_changed_one_by_one() -> None:
 
 def test_a_configuration_survives_being_written_down() -> None:
     for name in presets():
-        assert Config.from_json(load(name).to_json()) == load(name)
+        assert Config.from_json(load_config(name).to_json()) == load_config(name)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_configuration_survives_being_written_down() -> None:
 )
 def test_what_cannot_be_is_one_sentence(change: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as error:
-        load("digits", [change])
+        load_config("digits", [change])
     assert "\n" not in str(error.value)
 
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_is_one_sentence(change: str, said: str) -> None:
 )
 def test_names_and_settings_that_nothing_has(change: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        prepare(load("digits", [change]), workers=0)
+        prepare(load_config("digits", [change]), workers=0)
 
 
 def test_history_settings_are_checked_before_anything_is_written(tmp_path: Path) -> None:
@@ -75,20 +75,20 @@ def test_history_settings_are_checked_before_anything_is_written(tmp_path: Path)
         ("history.name=some", "selective, every"),
         ("history.settings.l=1", "no setting 'l'"),
     ):
-        setup = prepare(load("digits", [change]), workers=0)
+        setup = prepare(load_config("digits", [change]), workers=0)
         with pytest.raises(ConfigError, match=said):
-            open_history(setup, tmp_path / "h", resume=False)
+            open_for_training(setup, tmp_path / "h", resume=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_files_that_are_no_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a readable file nor a preset; presets are digits"):
-        load(str(tmp_path / "none.toml"))
+        load_config(str(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("rounds = = 3")
     with pytest.raises(ConfigError, match="not TOML"):
-        load(str(tmp_path / "bad.toml"))
+        load_config(str(tmp_path / "bad.toml"))
     (tmp_path / "good.toml").write_text("rounds = 3\n[data]\nname = 'synthetic'\n")
-    assert load(str(tmp_path / "good.toml")).rounds == 3
+    assert load_config(str(tmp_path / "good.toml")).rounds == 3
 
 
 SETTINGS_NEEDED = {
@@ -105,10 +105,10 @@ SETTINGS_NEEDED = {
 def run_two_rounds(tmp_path: Path, **tables: object) -> list[int]:
     from fedcrab.experiment.setup import run
 
-    base = load("digits").model_dump()
+    base = load_config("digits").model_dump()
     config = Config.model_validate({**base, "rounds": 2, "model": "softmax", **tables})
     setup = prepare(config, workers=0)
-    with open_history(setup, tmp_path / "h", resume=False) as history:
+    with open_for_training(setup, tmp_path / "h", resume=False) as history:
         return [step.round for step in run(setup, history)]
 
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from fedcrab import History, plan
-from fedcrab.certify import SOUND, read_certificate, verify_certificate
-from fedcrab.experiment.config import load
-from fedcrab.experiment.declared import declared
-from fedcrab.experiment.recover_command import recover_command
-from fedcrab.experiment.setup import open_history, prepare, run
+from fedcrab.certificate import SOUND, read_certificate, verify_certificate
+from fedcrab.experiment.config import load_config
+from fedcrab.experiment.known_constants import known_assumptions
+from fedcrab.experiment.run import recover_command
+from fedcrab.experiment.setup import open_for_training, prepare, run
 
 COMMON = [
     "model=softmax",
@@ -25,8 +25,8 @@ BATCHES = ["local.batch=8", "local.epochs=2", "local.learning_rate=0.02"]
 @pytest.fixture(scope="module", params=[FULL, BATCHES], ids=["full batch", "batches"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     place = tmp_path_factory.mktemp("declared")
-    setup = prepare(load("digits", [*COMMON, *request.param]), workers=0)
-    with open_history(setup, place / "h", resume=False) as history:
+    setup = prepare(load_config("digits", [*COMMON, *request.param]), workers=0)
+    with open_for_training(setup, place / "h", resume=False) as history:
         for _ in run(setup, history):
             pass
     return place, setup
@@ -35,7 +35,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_curvature_and_gradients_are_within_what_is_declared(trained) -> None:
     place, setup = trained
     decided = plan(History.open(place / "h"), setup.attackers.clients)
-    given, rng = declared(setup, decided), np.random.default_rng(0)
+    given, rng = known_assumptions(setup, decided), np.random.default_rng(0)
     honest = [c for c in setup.honest.clients if c not in decided.malicious]
     module = setup.architecture.build()
     for client in honest[:2]:
@@ -76,3 +76,29 @@ def test_recover_leaves_certificates_that_hold(trained) -> None:
         bounds = {n: t for n, t in table["terms"].items() if n.startswith("distance.") and t["flag"] == SOUND}
         assert len(bounds) >= 4
         assert all(term["value"] >= apart[method] * (1 - 1e-6) for term in bounds.values())
+
+
+def test_an_anchor_costs_one_round_and_proves_more(trained) -> None:
+    place, setup = trained
+    bad = setup.attackers.clients
+    found = {}
+    for name, anchor in (("plain", False), ("anchored", True)):
+        rows, _ = recover_command(place / "h", bad, "crab-hardened", place / name, anchor=anchor, workers=0)
+        path = place / name / "crab-hardened" / "certificate.json"
+        assert verify_certificate(path) == []
+        found[name] = rows[-1], read_certificate(path)
+    (before, without), (after, anchored) = found["plain"], found["anchored"]
+    honest = len(setup.honest.clients) - len(bad)
+    assert after["client_rounds"] == before["client_rounds"] + honest
+    assert after["distance"] == before["distance"]
+    assert anchored["conclusion"]["value"] <= without["conclusion"]["value"]
+    assert anchored["terms"]["answers.refute"]["value"] <= 1
+    assert without["subject"]["answers"] is None
+    if setup.config.local.batch == 64:
+        assert (
+            anchored["terms"]["distance.enclosed"]["value"] < without["terms"]["distance.enclosed"]["value"]
+        )
+    again, _ = recover_command(
+        place / "h", bad, "crab-hardened", place / "anchored", anchor=True, workers=0
+    )  # all of it is there: nobody is asked
+    assert (again[-1]["client_rounds"], again[-1]["sample_gradients"]) == (after["client_rounds"], 0)

@@ -1,25 +1,20 @@
 """Recovery from a noised rollback model by the command: what it writes, and what its certificate states."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
 
 from fedcrab import ConfigError, History
-from fedcrab.certify import SOUND, read_certificate, verify_certificate
-from fedcrab.experiment.recover_command import setup_of
-from fedcrab.experiment.recovery import Recovery
+from fedcrab.certificate import SOUND, read_certificate, verify_certificate
+from fedcrab.experiment.recovery import RecoveryRun
+from fedcrab.experiment.setup import setup_of
+from trials.command import fedcrab
 
 TRAINING = ["model=softmax", "rounds=8", "local.batch=1000", "attack.start=5", "attack.settings.boost=1.0"]
 BUDGET = {"epsilon": 0.5, "delta": 1e-5}
-
-
-def fedcrab(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedcrab", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +26,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def recover(place: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def recover(place: Path, *more: str) -> CompletedProcess[str]:
     bad = (place / "bad").read_text()
-    return fedcrab("recover", "h", "--malicious", bad, "--workers", "0", *more, cwd=place)
+    return fedcrab(
+        "recover", "h", "--malicious", bad, "--method", "crab-hardened", "--workers", "0", *more, cwd=place
+    )
 
 
 def test_a_noised_recovery_and_its_certificate(place: Path) -> None:
@@ -61,10 +58,10 @@ def test_stopped_it_goes_on_from_the_same_noise_and_another_time_draws_another(p
     bad, setup = (place / "bad").read_text().split(","), setup_of(history, 0)
     models = {}
     for name in ("one", "two"):
-        first = Recovery("crab-hardened", history, bad, setup, saved=place / name, noise=BUDGET, beta=3.0)
+        first = RecoveryRun("crab-hardened", history, bad, setup, saved=place / name, noise=BUDGET, beta=3.0)
         next(iter(first))
         del first
-        again = Recovery("crab-hardened", history, bad, setup, saved=place / name, noise=BUDGET, beta=3.0)
+        again = RecoveryRun("crab-hardened", history, bad, setup, saved=place / name, noise=BUDGET, beta=3.0)
         assert again.done == 1
         list(again)
         models[name] = again.outcome().model.tobytes(), again.start.tobytes()
@@ -72,7 +69,7 @@ def test_stopped_it_goes_on_from_the_same_noise_and_another_time_draws_another(p
     assert models["one"][1] != models["two"][1]
     (place / "one" / "start.safetensors").unlink()
     with pytest.raises(ConfigError, match="another start"):
-        list(Recovery("crab-hardened", history, bad, setup, saved=place / "one", noise=BUDGET, beta=3.0))
+        list(RecoveryRun("crab-hardened", history, bad, setup, saved=place / "one", noise=BUDGET, beta=3.0))
 
 
 @pytest.mark.parametrize(

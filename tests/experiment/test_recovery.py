@@ -1,12 +1,15 @@
 """Recovery by the harness: every method from the history it needs, saved, resumed, judged."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
 
 from fedcrab import (
+    Compact,
     ConfigError,
     DamagedError,
     Every,
@@ -16,14 +19,18 @@ from fedcrab import (
     Selective,
     plan,
 )
-from fedcrab.certify import verify_certificate
-from fedcrab.experiment import names
-from fedcrab.experiment.config import load
-from fedcrab.experiment.recover_command import evaluate_command, recover_command
-from fedcrab.experiment.recovery import Recovery, judged, poisoned, recovered
-from fedcrab.experiment.rerecord import rerecord
-from fedcrab.experiment.results import read_results
-from fedcrab.experiment.setup import Setup, open_history, prepare, run
+from fedcrab.certificate import certificate, verify_certificate
+from fedcrab.experiment import names, recovery
+from fedcrab.experiment.config import load_config
+from fedcrab.experiment.recovery import RecoveryRun, measure_outcome, poisoned, recover_to_end
+from fedcrab.experiment.run import evaluate_command, recover_command
+from fedcrab.experiment.setup import Setup, open_for_training, prepare, rerecord, run
+from fedcrab.recover.cost import planned_costs
+from fedcrab.recover.folder import read_results
+from fedcrab.recover.methods import default_method
+from fedcrab.recover.saved_steps import saved_steps
+from fedcrab.rollback.decision import PRESETS
+from trials.command import fedcrab
 
 CHANGES = ["rounds=10", "local.learning_rate=0.3"]
 
@@ -35,23 +42,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    return prepare(load("digits", [*CHANGES, "history.name=everything"]), workers=0)
+    return prepare(load_config("digits", [*CHANGES, "history.name=everything"]), workers=0)
 
 
 @pytest.fixture(scope="module")
 def kept(place: Path, setup: Setup) -> dict[type, History]:
-    with open_history(setup, place / "everything", resume=False) as history:
+    with open_for_training(setup, place / "everything", resume=False) as history:
         assert len(list(run(setup, history))) == 10
     everything = History.open(place / "everything")
-    others = {type(s): rerecord(everything, place / type(s).__name__, s) for s in (Selective(), Every(2))}
+    others = {
+        type(s): rerecord(everything, place / type(s).__name__, s) for s in (Selective(), Every(2), Compact())
+    }
     return {Everything: everything, **others}
 
 
 def test_recorded_anew_it_is_the_history_that_would_have_been(
     kept: dict[type, History], tmp_path: Path
 ) -> None:
-    direct = prepare(load("digits", CHANGES), workers=0)
-    with open_history(direct, tmp_path / "direct", resume=False) as history:
+    direct = prepare(load_config("digits", [*CHANGES, "history.name=selective"]), workers=0)
+    with open_for_training(direct, tmp_path / "direct", resume=False) as history:
         list(run(direct, history))
     anew = kept[Selective]
     assert anew.kept == history.kept
@@ -65,31 +74,31 @@ def test_recorded_anew_it_is_the_history_that_would_have_been(
 def test_every_method_takes_the_backdoor_out(method: str, kept: dict[type, History], setup: Setup) -> None:
     history = kept[type(names.METHODS[method].selection)]
     bad = setup.attackers.clients
-    before = judged(setup, poisoned(history))
-    after = judged(setup, recovered(method, history, bad, setup))
+    before = measure_outcome(setup, poisoned(history))
+    after = measure_outcome(setup, recover_to_end(method, history, bad, setup))
     assert before["asr"] > 0.5
-    assert after["asr"] < 0.2
+    assert after["asr"] < 0.2 or method == "finetune"  # which leaves a backdoor where it is
     assert after["ta"] > 0.6
     assert 0 < after["client_rounds"] <= 10 * 15
-    assert after["rounds"] == len(recovered(method, history, bad, setup).steps)
+    assert after["rounds"] == len(recover_to_end(method, history, bad, setup).steps)
 
 
 def test_a_recovery_that_stopped_goes_on_with_the_same_bits(
     kept: dict[type, History], setup: Setup, tmp_path: Path
 ) -> None:
     bad = setup.attackers.clients
-    for method in ("crab-hardened", "fedrecover"):
+    for method in ("crab-hardened", "fedrecover", "replay"):
         history = kept[type(names.METHODS[method].selection)]
-        straight = recovered(method, history, bad, setup)
-        for count, _ in enumerate(Recovery(method, history, bad, setup, saved=tmp_path / method), start=1):
+        straight = recover_to_end(method, history, bad, setup)
+        for count, _ in enumerate(RecoveryRun(method, history, bad, setup, saved=tmp_path / method), start=1):
             if count == 3:
                 break
-        again = Recovery(method, history, bad, setup, saved=tmp_path / method)
+        again = RecoveryRun(method, history, bad, setup, saved=tmp_path / method)
         assert again.done == 3
         rest = list(again)
         assert len(rest) == len(straight.steps) - 3
         np.testing.assert_array_equal(again.outcome().model, straight.model)
-        done = Recovery(method, history, bad, setup, saved=tmp_path / method)
+        done = RecoveryRun(method, history, bad, setup, saved=tmp_path / method)
         assert list(done) == []
         np.testing.assert_array_equal(done.outcome().model, straight.model)
 
@@ -97,8 +106,10 @@ def test_a_recovery_that_stopped_goes_on_with_the_same_bits(
 def test_the_commands_write_and_judge(kept: dict[type, History], setup: Setup, tmp_path: Path) -> None:
     bad = setup.attackers.clients
     rows, refused = recover_command(kept[Selective].path, bad, "all", tmp_path / "out", workers=0)
-    assert [r["method"] for r in rows] == ["poisoned", "retrain", "crab-paper", "crab-hardened"]
-    assert set(refused) == {"federaser", "fedrecover"}
+    allowed = [name for name in names.METHODS if name not in refused]
+    assert [r["method"] for r in rows] == ["poisoned", *allowed]
+    assert {*allowed} >= {"retrain", "retrain-few", "finetune", "crab-paper", "crab-hardened"}
+    assert set(refused) == {"federaser", "fedrecover", "replay"}
     assert "Everything()" in refused["fedrecover"]
     assert not (tmp_path / "out" / "fedrecover").exists()
     judged_rows = evaluate_command(tmp_path / "out", workers=0)
@@ -112,6 +123,29 @@ def test_the_commands_write_and_judge(kept: dict[type, History], setup: Setup, t
     assert summary["malicious"] == sorted(bad)
     _, results = read_results(tmp_path / "out" / "crab-paper")
     assert [r.method for r in results] == ["crab-paper"]
+
+
+def test_a_history_is_opened_once_and_planned_once_per_preset(
+    kept: dict[type, History], setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def counted(name: str, function: Callable) -> Callable:
+        def call(*given, **settings):
+            done.append(name)
+            return function(*given, **settings)
+
+        return call
+
+    monkeypatch.setattr(recovery, "plan", counted("plan", plan))
+    monkeypatch.setattr(certificate, "plan", counted("plan for a certificate", plan))
+    monkeypatch.setattr(History, "open", counted("open", History.open))
+    bad = setup.attackers.clients
+    recover_command(kept[Selective], bad, "all", tmp_path / "out", workers=0)
+    assert done == ["plan", "plan"]  # hardened and paper, for six methods and their certificates
+    done.clear()
+    recover_command(kept[Selective].path, bad, "crab-paper", tmp_path / "one", workers=0)
+    assert done == ["open", "plan"]
 
 
 def test_what_was_changed_afterwards_is_noticed(
@@ -151,7 +185,7 @@ def test_attackers_not_found_are_planned_for(kept: dict[type, History], setup: S
     summary = json.loads((tmp_path / "out" / "crab-hardened" / "summary.json").read_text())
     assert summary["plan"]["unfound"] == 2
     assert verify_certificate(tmp_path / "out" / "crab-hardened" / "certificate.json") == []
-    again = Recovery(
+    again = RecoveryRun(
         "crab-hardened", history, bad, setup, saved=tmp_path / "out" / "crab-hardened", unfound=2
     )
     assert list(again) == []  # a share and the number that it comes to are one request
@@ -164,7 +198,7 @@ def test_settings_of_the_plan_and_of_the_method_can_be_changed(
     kept: dict[type, History], setup: Setup, tmp_path: Path
 ) -> None:
     bad, history = setup.attackers.clients, kept[Selective]
-    changed = Recovery("crab-hardened", history, bad, setup, beta=0.0, settle=0)
+    changed = RecoveryRun("crab-hardened", history, bad, setup, beta=0.0, settle=0)
     assert changed.plan == plan(history, bad, evidence="all", rule="prefix", beta=0.0)
     rows, _ = recover_command(
         history.path, bad, "crab-hardened", tmp_path / "out", changes=["beta=0.0", "settle=0"], workers=0
@@ -176,3 +210,74 @@ def test_settings_of_the_plan_and_of_the_method_can_be_changed(
         recover_command(history.path, bad, "retrain", tmp_path / "x", changes=["hope=1"], workers=0)
     with pytest.raises(ConfigError, match="another settle"):
         recover_command(history.path, bad, "crab-hardened", tmp_path / "out", changes=["beta=0.0"], workers=0)
+
+
+def by_command(history: History, bad: frozenset[str], out: Path, *more: str) -> CompletedProcess[str]:
+    named = ("--malicious", ",".join(sorted(bad)), "--out", str(out), "--json", "--workers", "0")
+    return fedcrab("recover", str(history.path), *named, *more, cwd=out.parent)
+
+
+def test_replay_is_the_default_where_the_history_allows_it(
+    kept: dict[type, History], setup: Setup, tmp_path: Path
+) -> None:
+    bad = setup.attackers.clients
+    for kind, method in (
+        (Compact, "replay"),
+        (Everything, "replay"),
+        (Selective, "crab-hardened"),
+        (Every, "crab-hardened"),
+    ):
+        assert default_method(kept[kind])[0] == method
+    done = by_command(kept[Compact], bad, tmp_path / "out")
+    assert [row["method"] for row in json.loads(done.stdout)["methods"]] == ["poisoned", "replay"]
+    assert "would have allowed" not in done.stderr
+    other = by_command(kept[Selective], bad, tmp_path / "out")
+    assert [row["method"] for row in json.loads(other.stdout)["methods"]] == ["poisoned", "crab-hardened"]
+    assert "a history recorded with Compact() would have allowed replay" in other.stderr
+    assert other.stderr.startswith("recovering by crab-hardened: ")
+
+
+def test_the_pace_of_a_replay_is_set_by_the_command(
+    kept: dict[type, History], setup: Setup, tmp_path: Path
+) -> None:
+    bad, history = setup.attackers.clients, kept[Compact]
+    fixed = ["--set", "every=4", "--set", "asked=3", "--set", "settle=1"]
+    done = by_command(history, bad, tmp_path / "fixed", *fixed)
+    assert done.returncode == 0, done.stderr
+    steps = [step["asked"] for step in saved_steps(tmp_path / "fixed" / "replay")]
+    assert [len(asked) for asked in steps] == [0, 3, 0, 0, 0, 3, 0, 0, 0, 15]
+    sure = by_command(history, bad, tmp_path / "sure", "--set", "trust=true", "--set", "every=1")
+    assert sure.returncode == 0, sure.stderr
+    assert len(saved_steps(tmp_path / "sure" / "replay")[1]["asked"]) == 2
+    wrong = {
+        "trust=maybe": "trust must be true or false",
+        "every=0": "every must be",
+        "asked=1.5": "asked must",
+    }
+    for change, told in wrong.items():
+        refused = by_command(history, bad, tmp_path / "wrong", "--set", change)
+        assert (refused.returncode, told in refused.stderr) == (2, True)
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_the_planned_cost_counts_everybody_in_the_rounds_that_settle(
+    kept: dict[type, History], setup: Setup
+) -> None:
+    bad, history = setup.attackers.clients, kept[Selective]
+    decided = plan(history, bad)
+    planned = planned_costs(decided, plan(history, bad, **PRESETS["paper"]))
+    for method in ("crab-hardened", "crab-paper"):
+        took = measure_outcome(setup, recover_to_end(method, history, bad, setup))
+        assert planned[method].client_rounds == took["client_rounds"]
+        assert planned[method].contact_rounds == took["contact_rounds"]
+    assert planned["crab-hardened"].client_rounds > decided.cost["client_rounds"]
+    assert planned["replay"].refused == "round 0 keeps no update vectors, which replay needs"
+
+
+def test_the_planned_cost_of_a_replay_is_about_what_it_takes(kept: dict[type, History], setup: Setup) -> None:
+    bad, history = setup.attackers.clients, kept[Compact]
+    decided = plan(history, bad)
+    planned = planned_costs(decided, decided)["replay"]
+    took = measure_outcome(setup, recover_to_end("replay", history, bad, setup))
+    for name in ("contact_rounds", "client_rounds"):
+        assert took[name] / 2 <= getattr(planned, name) <= 2 * took[name]

@@ -7,7 +7,7 @@ import pytest
 
 from fedcrab import Everything, History, Selective
 from fedcrab.errors import HistoryError
-from fedcrab.experiment.rerecord import rerecord
+from fedcrab.experiment.setup import rerecord
 from fedcrab.types import Round, Updates
 
 

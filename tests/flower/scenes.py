@@ -12,7 +12,7 @@ from siteapp import client, server, task
 from fedcrab import History, Updates
 from fedcrab.aggregate import fedavg
 from fedcrab.flower import Patience, Recorder
-from fedcrab.flower.arrays import Model
+from fedcrab.flower.arrays import ArrayLayout
 from fedcrab.train import train
 
 SITES = [f"site-{i}" for i in range(8)]
@@ -47,7 +47,7 @@ def context(**config: object) -> Context:
 class Plain:
     """The same sites as a fleet of one process, without Flower."""
 
-    model = Model.of(initial())
+    model = ArrayLayout.of(initial())
 
     def train(self, model, clients, *, round, epochs=None) -> Updates:
         answers = {}

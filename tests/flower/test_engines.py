@@ -58,6 +58,7 @@ def test_the_simulation_engine_gives_the_same(tmp_path: Path) -> None:
     assert_same(tmp_path, "2", sites=8, rounds=4)
 
 
+@pytest.mark.long(40)
 def test_a_deployment_gives_the_same(tmp_path: Path) -> None:
     with deployed(tmp_path / "trial", 4) as trial:
         run_both(trial, tmp_path, "site-2", rounds=2, sites=4)

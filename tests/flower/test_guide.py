@@ -45,6 +45,7 @@ def copied(place: Path) -> Path:
     return app
 
 
+@pytest.mark.long(50)
 def test_the_guide_in_simulation(tmp_path: Path) -> None:
     app = copied(tmp_path)
     with simulated(tmp_path / "trial") as trial:

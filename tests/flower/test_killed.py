@@ -13,7 +13,7 @@ from deployment import AMPLE, Deployment, deployed
 from scenes import SITES, Plain
 
 from fedcrab import History, HistoryError, plan, recover
-from fedcrab.recover.progress import saved_steps
+from fedcrab.recover.saved_steps import saved_steps
 
 pytestmark = pytest.mark.slow
 COUNT, ROUNDS = 4, 3

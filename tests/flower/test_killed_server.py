@@ -11,7 +11,9 @@ from deployment import QUIET, ROOT
 from scenes import grid, recorded
 
 from fedcrab import History, HistoryError
-from fedcrab.recover.progress import saved_steps
+from fedcrab.recover.saved_steps import saved_steps
+
+pytestmark = pytest.mark.long(10)
 
 VICTIM = Path(__file__).parent / "victim.py"
 

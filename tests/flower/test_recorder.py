@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scenes
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
@@ -20,10 +21,13 @@ from flwr.serverapp.strategy import (
     MultiKrum,
     Strategy,
 )
-from scenes import HASTY, Plain, everyone, grid, initial, plainly_recorded, recorded
+from scenes import HASTY, SITES, Plain, everyone, grid, initial, plainly_recorded, recorded
 
 from fedcrab import ConfigError, Everything, History, Selective, plan
 from fedcrab.flower import Recorder
+from fedcrab.flower.arrays import RunMetadata
+from fedcrab.history.verify import verify
+from trials.layouts import LAYOUTS
 
 PRIVATE = {"noise_multiplier": 0.0, "num_sampled_clients": 8}  # no noise: two trainings can be compared
 STRATEGIES = {
@@ -55,6 +59,8 @@ def test_the_training_is_as_it_was_and_the_history_says_what_happened(name: str,
     history = History.open(tmp_path / "h")
     assert History.verify(tmp_path / "h") == []
     assert history.final_model()[:-1] == pytest.approx(alone, abs=2e-5)
+    times = [when for entry in history.rounds for when in (entry.began, entry.ended)]
+    assert times == sorted(times)
     for entry in history.rounds:
         updates = history.updates(entry.index)
         assert updates.clients == tuple(scenes.SITES)
@@ -153,6 +159,38 @@ def naive_median(weighted: list[tuple[float, int]]) -> float:
     return values[(len(values) - 1) // 2]
 
 
+def one_more(site: str, message: Message) -> Message:
+    """An answer for any model: every number one greater."""
+    arrays = {
+        name: Array(np.asarray(a.numpy() + 1, a.dtype)) for name, a in message.content["arrays"].items()
+    }
+    made = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 5, "train_loss": 1.0})}
+    return Message(RecordDict(made), reply_to=message)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_model_of_ordinary_depth_and_a_long_configuration_are_recorded(name: str, tmp_path: Path) -> None:
+    layout = LAYOUTS[name]
+    kinds = {False: np.float32, True: np.int64}
+    arrays = ArrayRecord({f.name: Array(np.zeros(f.shape, kinds[f.integer])) for f in layout.fields})
+    config = ConfigRecord({"prompt": "line\n" * 2000, "lr": 0.1})
+    recorder = Recorder(everyone(), tmp_path / "h", patience=HASTY)
+    recorder.start(grid(one_more, SITES[:2]), arrays, num_rounds=2, train_config=config)
+    history = History.open(tmp_path / "h")
+    assert History.verify(tmp_path / "h") == []
+    assert history.charter.layout == layout
+    assert RunMetadata.of(history).config == {"prompt": "line\n" * 2000, "lr": 0.1}
+    assert set(history.final_model().tolist()) == {2.0}
+    assert set(RunMetadata.of(history).model(history).arrays(history.final_model())) == set(arrays)
+
+
+def test_a_configuration_that_no_history_can_hold_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    config = ConfigRecord({"prompt": "x" * 2**21})
+    with pytest.raises(ConfigError, match="shorten the notes"):
+        Recorder(everyone(), tmp_path / "h").start(grid(), initial(), num_rounds=1, train_config=config)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_model_is_refused(tmp_path: Path) -> None:
     recorded(tmp_path / "h", grid(), rounds=1, keep_open=True)
     arrays = initial()
@@ -163,3 +201,16 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 
 def test_every_strategy_here_is_a_current_one() -> None:
     assert all(isinstance(make(), Strategy) for make in STRATEGIES.values())
+
+
+def test_the_head_is_logged_every_so_many_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        "fedcrab.flower.training_history.log", lambda _level, text, *more: said.append(text % more)
+    )
+    recorder = Recorder(everyone(), tmp_path / "h", patience=HASTY, head_every=2)
+    recorder.start(grid(), initial(), num_rounds=5)
+    noted = [line.rsplit(": ", 1)[1] for line in said if "head after round" in line]
+    assert [verify(tmp_path / "h", head=head).anchored for head in noted] == [2, 4]
+    with pytest.raises(ConfigError, match="head_every"):
+        Recorder(everyone(), tmp_path / "h", head_every=-1)

@@ -10,14 +10,25 @@ from loopback import by_app
 from scenes import HASTY, SITES, Plain, context, everyone, grid, initial, recorded
 from siteapp import client
 
-from fedcrab import ConfigError, Every, Everything, FedcrabError, History, HistoryError, Selective, plan
+from fedcrab import (
+    Compact,
+    ConfigError,
+    Every,
+    Everything,
+    FedcrabError,
+    History,
+    HistoryError,
+    Selective,
+    plan,
+)
 from fedcrab.aggregate import fedavg
 from fedcrab.flower import FlowerFleet, Recorder, app, recover_if_asked
+from fedcrab.recover import AnswerFolder
 from fedcrab.recover.methods import METHODS
-from fedcrab.recover.progress import saved_steps
+from fedcrab.recover.saved_steps import saved_steps
 
 honest = by_app(client.app)
-KEPT = {Selective: Selective(rounds=1.0), Every: Every(2), Everything: Everything()}
+KEPT = {Selective: Selective(rounds=1.0), Every: Every(2), Everything: Everything(), Compact: Compact()}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +59,17 @@ def test_a_method_over_flower_is_the_method(method: str, histories, tmp_path: Pa
     assert "site-2" not in asked
     assert json.loads((tmp_path / method / "summary.json").read_text())["malicious"] == ["site-2"]
     assert Plain().loss(found.model) < Plain().loss(history.final_model())
+
+
+def test_an_anchor_keeps_the_answers_and_asks_once_more(histories, tmp_path: Path) -> None:
+    history = histories[Selective]
+    request = {"history": str(history.path), "malicious": "site-2", "local-epochs": 2, "anchor": True}
+    found = recover_if_asked(
+        grid(), context(mode="recover", recovered=str(tmp_path), **request), patience=HASTY
+    )
+    answers = AnswerFolder(tmp_path / "crab-hardened", history.charter.layout)
+    assert len(answers.read()) == len(found.steps) + 1
+    assert answers.has(found.model, [c for c in history.clients if c != "site-2"])
 
 
 def test_clients_are_asked_as_the_training_asked_them(tmp_path: Path) -> None:
@@ -101,6 +123,24 @@ def test_the_ready_made_app_recovers(histories, tmp_path: Path) -> None:
         app(grid(), context(mode="train", **request))
 
 
+def test_replay_is_the_default_where_the_history_allows_it(histories, tmp_path: Path) -> None:
+    for kind, method in ((Compact, "replay"), (Everything, "replay"), (Selective, "crab-hardened")):
+        request = {"history": str(histories[kind].path), "malicious": "site-2", "method": ""}
+        place = {"recovered": str(tmp_path / kind.__name__)}
+        found = recover_if_asked(grid(), context(mode="recover", **request, **place), patience=HASTY)
+        assert found.method == method
+        assert (tmp_path / kind.__name__ / method / "model.safetensors").is_file()
+
+
+def test_the_pace_of_a_replay_is_in_the_configuration(histories, tmp_path: Path) -> None:
+    request = {"history": str(histories[Compact].path), "malicious": "site-2", "recovered": str(tmp_path)}
+    pace = {"every": 1, "asked": 3, "trust": True}
+    found = recover_if_asked(grid(), context(mode="recover", **request, **pace), patience=HASTY)
+    assert [len(step["asked"]) for step in found.steps][1:-1] == [3] * (len(found.steps) - 2)
+    with pytest.raises(FedcrabError, match=r"another (trust|every|asked)"):
+        recover_if_asked(grid(), context(mode="recover", **request), patience=HASTY)
+
+
 def test_the_decision_can_be_changed(histories, tmp_path: Path) -> None:
     history = histories[Selective]
     request = {"history": str(history.path), "malicious": "site-2", "recovered": str(tmp_path / "out")}
@@ -111,7 +151,19 @@ def test_the_decision_can_be_changed(histories, tmp_path: Path) -> None:
         recover_if_asked(grid(), context(mode="recover", unfound="", **request), patience=HASTY)
 
 
+def test_who_was_honest_first_counts_as_honest_until_then(histories, tmp_path: Path) -> None:
+    history = histories[Selective]
+    request = {"history": str(history.path), "recovered": str(tmp_path / "out")}
+    for told in ({"malicious": "site-2@1"}, {"malicious": "site-2", "since": 1}):  # the same, said twice
+        found = recover_if_asked(grid(), context(mode="recover", **request, **told), patience=HASTY)
+        assert found.plan.decision() == plan(history, ["site-2"], since=1).decision()
+    with pytest.raises(FedcrabError, match="another"):
+        recover_if_asked(grid(), context(mode="recover", malicious="site-2", **request), patience=HASTY)
+
+
 BAD = {
+    "since": ({"since": "later"}, "takes a round such as 20"),
+    "too late": ({"since": 99}, "the history has rounds 0 to"),
     "no client": ({"malicious": "site-9"}, "no client site-9"),
     "nobody": ({"malicious": ""}, "recovery needs 'malicious'"),
     "method": ({"method": "magic"}, "no method 'magic'; there are crab, retrain"),
@@ -119,6 +171,8 @@ BAD = {
     "quorum": ({"quorum": 7.0}, "quorum must be"),
     "deadline": ({"deadline": "soon"}, "must be numbers"),
     "epochs": ({"local-epochs": 1.5}, "whole number"),
+    "anchor": ({"anchor": "yes"}, "true or false"),
+    "trust": ({"trust": True}, "method 'crab-hardened' has no setting 'trust'"),
     "needs": ({"method": "fedrecover"}, "fedrecover"),
     "beta": ({"beta": "much"}, "beta must be"),
     "unfound": ({"unfound": "some"}, "unfound is a number of clients"),
@@ -149,7 +203,7 @@ def test_training_is_left_alone() -> None:
 
 
 def test_the_command_line_says_where_such_a_history_is_recovered(histories, tmp_path: Path) -> None:
-    from fedcrab.experiment.recover_command import recover_command
+    from fedcrab.experiment.run import recover_command
 
     with pytest.raises(ConfigError, match=r"recorded on Flower, .* flwr run APP"):
         recover_command(histories[Selective].path, ["site-2"], "crab-hardened", tmp_path / "out")

@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 from fedcrab import History, plan
-from fedcrab.recover import crab, federaser, fedrecover, resumable, retrain
+from fedcrab.recover import crab, federaser, fedrecover, replay, resumable, retrain
 from recover.scenes import Answering, Quadratics
 
 ILL = frozenset("be")
@@ -15,6 +15,7 @@ METHODS = {
     "crab": crab,
     "federaser": partial(federaser, epochs=3),
     "fedrecover": partial(fedrecover, warm_up=4, correct_every=3, tune=1),
+    "replay": replay,
     "retrain": retrain,
 }
 

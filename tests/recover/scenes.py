@@ -8,7 +8,7 @@ import numpy as np
 
 from fedcrab import History, Layout, Round, Updates
 from fedcrab.aggregate import fedavg
-from fedcrab.aggregate.buffers import beside_buffers
+from fedcrab.aggregate.mean import with_buffers
 from fedcrab.recover import Step
 from fedcrab.seeds import rng_for
 from fedcrab.types import Fleet
@@ -69,7 +69,7 @@ def record(
     share: float = 1.0,
 ) -> History:
     """Federated averaging, recorded."""
-    rule = beside_buffers(fedavg(), layout or Layout.flat(len(model)))
+    rule = with_buffers(fedavg(), layout or Layout.flat(len(model)))
     with History.create(path, model, initial_loss=1.0, selection=selection, layout=layout, seed=0) as history:
         for t in range(rounds):
             present = [c for c in clients if rng_for(5, t, c).random() < share]
@@ -92,7 +92,7 @@ def scripted(
     size = len(next(iter(rounds[0].values()))[0])
     told = Answering(lambda model, client, t, epochs: rounds[t].get(client))
     model = np.zeros(size, np.float32)
-    rule = beside_buffers(fedavg(), layout or Layout.flat(size))
+    rule = with_buffers(fedavg(), layout or Layout.flat(size))
     with History.create(path, model, initial_loss=1.0, selection=selection, layout=layout, seed=0) as history:
         for t, answers in enumerate(rounds):
             updates = told.train(model, sorted(answers), round=t)

@@ -1,6 +1,7 @@
 """Crab by plain loops over plain lists, compared on random trainings and misbehaving clients."""
 
 import tempfile
+import tracemalloc
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from fedcrab import History, Plan, plan
+from fedcrab import History, Plan, Round, Updates, plan
 from fedcrab.recover import crab
+from fedcrab.recover.crab import planned_lengths
 from fedcrab.seeds import rng_for
 from recover.scenes import Answering
 from trials.trainings import Training, trainings
@@ -49,7 +51,7 @@ def length(training: Training, client: str, first: int, last: int) -> float:
 def naive_crab(training: Training, decided: Plan, start: np.ndarray, options: Options) -> list[np.ndarray]:
     """Every model of the replay."""
     model, models, previous = start, [], None
-    for place, (t, clients) in enumerate(decided.replay):
+    for place, (t, clients) in enumerate(asked_in(training, decided, options).items()):
         total, weight = np.zeros(len(model)), 0.0
         for client in clients:
             answered = answer(model, client, t)
@@ -68,6 +70,15 @@ def naive_crab(training: Training, decided: Plan, start: np.ndarray, options: Op
         models.append(model)
         previous = t
     return models
+
+
+def asked_in(training: Training, decided: Plan, options: Options) -> dict[int, list[str]]:
+    """The honest selected; in the last rounds everybody honest who took part."""
+    found = {}
+    for place, (t, clients) in enumerate(decided.replay):
+        everyone = [c for c in training.rounds[t].updates.clients if c not in decided.malicious]
+        found[t] = everyone if place >= len(decided.replay) - options.settle else list(clients)
+    return found
 
 
 OPTIONS = [
@@ -102,7 +113,7 @@ def compare(training: Training, decided: Plan, options: Options) -> None:
     assert [s.round for s in steps] == [t for t, _ in decided.replay]
     for step, model in zip(steps, expected, strict=True):
         np.testing.assert_allclose(step.model, model, rtol=1e-3, atol=1e-4 * max(1, np.abs(model).max()))
-        asked = dict(decided.replay)[step.round]
+        asked = asked_in(training, decided, options)[step.round]
         assert sorted([*step.clients, *(r.client for r in step.dropped)]) == sorted(asked)
         assert all(c.ratio > options.cap for c in step.capped)
 
@@ -121,3 +132,40 @@ def test_crab_is_what_plain_loops_give(training: Training) -> None:
 @given(trainings())
 def test_crab_is_what_plain_loops_give_many_times(training: Training) -> None:
     check(training)
+
+
+def test_lengths_of_those_who_replay_and_of_nobody_else(tmp_path: Path) -> None:
+    """With 95 new ids per round, a table of all clients by all rounds would hold 9,500 × 100 numbers."""
+    rng, model = np.random.default_rng(5), np.zeros(4, np.float32)
+    with History.create(tmp_path / "h", model, initial_loss=1.0) as history:
+        for t in range(100):
+            names = sorted(["bad", "a", "b", "c", "d", *(f"new {t} {n}" for n in range(95))])
+            vectors = rng.normal(size=(100, 4)).astype(np.float32)
+            updates, step = Updates(tuple(names), vectors, np.ones(100)), vectors.mean(axis=0)
+            history.record(Round(t, model, updates, step, 1.0 / (t + 1), 0.1))
+            model = model + step
+    history = History.open(tmp_path / "h")
+    decided = plan(history, {"bad"}, beta=0)
+    for gap in (True, False):
+        tracemalloc.start()
+        lengths = planned_lengths(decided, gap)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 4_000_000
+        previous = None
+        for t, clients in decided.replay:
+            first = previous + 1 if gap and previous is not None else t
+            assert lengths[t].keys() == {*clients}
+            for client in clients:
+                assert lengths[t][client] == pytest.approx(naive_length(history, client, first, t), rel=1e-12)
+            previous = t
+
+
+def naive_length(history: History, client: str, first: int, last: int) -> float:
+    total = 0.0
+    for s in range(first, last + 1):
+        for entry in reversed(history.rounds[: s + 1]):
+            if client in entry.clients:
+                total += float(entry.norms[entry.clients.index(client)])
+                break
+    return total

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from attack.tiny import SoftmaxFleet, predict
-from fedcrab import Everything, Field, History, Layout, Plan, plan
-from fedcrab.aggregate import median
+from fedcrab import ConfigError, Everything, Field, History, Layout, Plan, plan
+from fedcrab.aggregate import median, trimmed_mean
 from fedcrab.attack import Attackers, boosted, label_flip
-from fedcrab.recover import CRAB_PRESETS, crab, federaser, fedrecover, retrain
+from fedcrab.recover import CRAB_PRESETS, crab, federaser, fedrecover, finetune, replay, retrain, retrain_few
 from fedcrab.seeds import rng_for
 from recover.scenes import Answering, Quadratics, bits, record, scripted
 
@@ -21,9 +21,18 @@ METHODS: dict[str, Callable] = {
     "crab-hardened": partial(crab, **CRAB_PRESETS["hardened"]),
     "federaser": partial(federaser, epochs=3),
     "fedrecover": partial(fedrecover, warm_up=3, correct_every=3, tune=1),
+    "replay": replay,
+    "replay-trust": partial(replay, trust=True, every=2),
     "retrain": retrain,
+    "retrain-few": partial(retrain_few, per_round=3),
+    "finetune": partial(finetune, rounds=4),
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+begins_clean = pytest.mark.parametrize(  # all but the one that goes on from the poisoned model
+    "method",
+    [m for name, m in METHODS.items() if name != "finetune"],
+    ids=[n for n in METHODS if n != "finetune"],
+)
 CLIENTS, ILL = list("abcdef"), frozenset("be")
 TASK = Quadratics(size=4, ill=ILL)
 
@@ -55,6 +64,14 @@ def test_nobody_malicious_is_asked_and_each_step_says_who_was(method: Callable, 
     assert not ILL & {c for _, clients, _ in fleet.asked for c in clients}
     assert not ILL & {c for s in steps for c in s.clients}
     assert [(s.round, s.asked) for s in steps if s.asked] == [(t, clients) for t, clients, _ in fleet.asked]
+
+
+@methods
+def test_who_was_honest_first_is_not_asked_either(method: Callable, decided: Plan) -> None:
+    fleet, late = Answering(TASK.answer), plan(decided.history, ILL, since={"b": 7, "e": 4})
+    steps = list(method(late, fleet))
+    assert not ILL & {c for _, clients, _ in fleet.asked for c in clients}
+    assert all(not late.is_malicious(c, s.round) for s in steps for c in s.clients)
 
 
 @methods
@@ -100,6 +117,16 @@ def test_another_rule_can_aggregate(method: Callable, decided: Plan) -> None:
 
 
 @methods
+def test_a_rule_that_needs_more_than_there_are_is_refused_before_anybody_is_asked(
+    method: Callable, decided: Plan
+) -> None:
+    fleet = Answering(TASK.answer)
+    with pytest.raises(ConfigError, match=r"needs 7 answers or more; round \d+ can have [1-4], "):
+        method(decided, fleet, aggregate=trimmed_mean(trim=3))
+    assert fleet.asked == []
+
+
+@methods
 def test_what_cannot_be_used_is_dropped_and_said(method: Callable, decided: Plan) -> None:
     def answer(model, client, t, epochs):
         update, examples = TASK.answer(model, client, t, epochs)
@@ -131,7 +158,7 @@ def test_an_answer_that_was_not_asked_for_is_not_used(method: Callable, decided:
     assert all([r.client for r in s.dropped] == ["b"] for s in steps if s.asked)
 
 
-@methods
+@begins_clean
 def test_where_nobody_can_be_used_the_model_stays(method: Callable, decided: Plan) -> None:
     steps = list(method(decided, Answering(lambda *_: None)))
     start = decided.history.initial_model()
@@ -142,7 +169,7 @@ def test_where_nobody_can_be_used_the_model_stays(method: Callable, decided: Pla
         start = step.model
 
 
-@methods
+@begins_clean
 def test_rounds_without_an_honest_client_are_skipped(method: Callable, tmp_path: Path) -> None:
     """Round 1 has the malicious client alone, round 2 nobody at all."""
     one, ill = {"a": ([1, 0], 1), "m": ([5, 5], 1)}, {"m": ([5, 5], 1)}
@@ -157,7 +184,7 @@ def test_rounds_without_an_honest_client_are_skipped(method: Callable, tmp_path:
         np.testing.assert_array_equal(steps[t].model, steps[t - 1].model)
 
 
-@methods
+@begins_clean
 def test_buffers_are_never_calibrated(method: Callable, tmp_path: Path) -> None:
     """Statistics move by their weighted mean, counters by the largest; the trained part of the history is
 

@@ -7,8 +7,7 @@ import pytest
 
 from fedcrab import Everything, History, Plan, plan
 from fedcrab.recover import fedrecover, retrain
-from fedcrab.recover.abnormality import largest_usual
-from fedcrab.recover.fedrecover import Schedule, scheduled
+from fedcrab.recover.fedrecover import Schedule, largest_usual, scheduled
 from fedcrab.seeds import rng_for
 from recover.scenes import Answering, Quadratics, record, scripted
 

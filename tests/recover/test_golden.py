@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcrab import Every, Everything, History, Selective, plan
-from fedcrab.recover import CRAB_PRESETS, Capped, crab, federaser, fedrecover, retrain
+from fedcrab import Every, Everything, History, Round, Selective, Updates, plan
+from fedcrab.aggregate import trimmed_mean
+from fedcrab.recover import CRAB_PRESETS, Capped, crab, federaser, fedrecover, finetune, retrain, retrain_few
 from recover.scenes import Answering, record, scripted
 
 SENT = [
@@ -163,3 +164,49 @@ def test_fedrecover(tmp_path: Path) -> None:
     assert [p.round for p in steps[2].pairs["a"]] == [1]  # round 0 moved nothing: no pair
     assert steps[1].pairs["b"][0].moved.tolist() == [-3.5, -3.5]
     assert steps[1].pairs["b"][0].changed.tolist() == [1.75, 1.75]
+
+
+def test_settling_asks_everybody_honest_and_a_rule_gets_as_many_as_it_needs(tmp_path: Path) -> None:
+    """Of a, b, c and m only a is selected; the last round and a rule that needs three ask a, b and c."""
+    model = np.zeros(1, np.float32)
+    with History.create(
+        tmp_path / "h", model, initial_loss=1.0, selection=Selective(rounds=1.0, clients=0.25)
+    ) as history:
+        for t in range(3):
+            rows = np.array([[3], [2], [1], [-1]], np.float32)
+            updates = Updates(("a", "b", "c", "m"), rows, np.ones(4))
+            history.record(Round(t, model, updates, rows.mean(axis=0), 1.0, 0.1))
+    decided, asked = plan(history, {"m"}), []
+
+    class Noting:
+        def train(self, model, clients, *, round, epochs=None):
+            asked.append(tuple(clients))
+            return Updates(tuple(clients), np.ones((len(clients), 1), np.float32), np.ones(len(clients)))
+
+    list(crab(decided, Noting(), settle=1))
+    assert asked == [decided.replay[0][1], decided.replay[1][1], ("a", "b", "c")]
+    assert len(decided.replay[0][1]) == 1
+    asked.clear()
+    list(crab(decided, Noting(), settle=1, everyone=False))
+    assert {len(clients) for clients in asked} == {1}
+    asked.clear()
+    list(crab(decided, Noting(), settle=0, aggregate=trimmed_mean(trim=1)))
+    assert asked == [("a", "b", "c")] * 3
+
+
+def test_finetune_goes_on_from_the_poisoned_model(tmp_path: Path) -> None:
+    """Two more rounds of a and b, (1/4, 3/2) each, in rounds of their own."""
+    history = scripted(tmp_path / "h", SENT, ALL)
+    steps = list(finetune(plan(history, {"m"}), renewing(), rounds=2))
+    assert [s.round for s in steps] == [3, 4]
+    assert [s.asked for s in steps] == [("a", "b")] * 2
+    expected = history.final_model() + 2 * np.array([0.25, 1.5])
+    assert steps[-1].model.tolist() == pytest.approx(expected.tolist())
+
+
+def test_retraining_with_few_asks_so_many(tmp_path: Path) -> None:
+    history = scripted(tmp_path / "h", SENT, ALL)
+    steps = list(retrain_few(plan(history, {"m"}), renewing(), per_round=1))
+    assert [len(s.asked) for s in steps] == [1, 1, 1]
+    alone = {("a",): np.array([1.0, 0.0]), ("b",): np.array([0.0, 2.0])}
+    assert steps[-1].model.tolist() == pytest.approx(sum(alone[s.asked] for s in steps).tolist())

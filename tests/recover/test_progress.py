@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedcrab import ConfigError, DamagedError, Everything, HistoryError, Plan, plan
-from fedcrab.recover import Progress, fedrecover, resumable
+from fedcrab.recover import SavedSteps, fedrecover, resumable
 from recover.killed import ILL, METHODS, TASK
 from recover.scenes import Answering, bits, record
 
@@ -76,7 +76,7 @@ def kill_and_resume(name: str, decided: Plan, out: Path, draw: random.Random) ->
         said |= run(decided, out, name, most, draw)
         assert said.items() <= expected.items()
     assert max(said) == max(expected)
-    progress = Progress(out, decided.history.charter.layout, asked(decided, name))
+    progress = SavedSteps(out, decided.history.charter.layout, asked(decided, name))
     assert progress.tables() == [s.to_table() for s in whole(decided, name)]
     assert hashlib.sha256(progress.last().model).hexdigest() == expected[max(expected)]
     progress.release()
@@ -157,7 +157,7 @@ def test_what_a_step_says_survives_the_disk(decided: Plan, tmp_path: Path) -> No
     steps = list(begin(decided, tmp_path / "out", fleet=broken))
     assert any(s.dropped for s in steps)
     assert any(s.fixed for s in steps)
-    progress = Progress(tmp_path / "out", decided.history.charter.layout, asked(decided, "fedrecover"))
+    progress = SavedSteps(tmp_path / "out", decided.history.charter.layout, asked(decided, "fedrecover"))
     assert bits([progress.last()]) == bits(steps[-1:])
     progress.release()
     assert bits(steps) == bits(list(fedrecover(decided, broken, warm_up=4, correct_every=3, tune=1)))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedcrab import PRESETS, ConfigError, Every, Everything, HistoryError, Plan, Selective, plan
-from fedcrab.recover import CRAB_PRESETS, crab, federaser, fedrecover, retrain
+from fedcrab.recover import CRAB_PRESETS, crab, federaser, fedrecover, replay, retrain
 from fedcrab.recover.calibrate import calibrate, calibrated
 from fedcrab.recover.federaser import fewer_epochs
-from fedcrab.recover.step import Harvest
+from fedcrab.recover.step import RoundUpdates
 from fedcrab.types import Field, Layout, Updates
 from recover.scenes import Answering, scripted
 
@@ -41,6 +41,12 @@ FLEET = Answering(lambda *_: ([1, 0], 1))
         (fedrecover, {"warm_up": 2}, "warm_up must be a whole number of 3 or more"),
         (fedrecover, {"correct_every": 0}, "correct_every must be"),
         (fedrecover, {"tune": -1}, "tune must be"),
+        (replay, {"every": 0}, "every must be"),
+        (replay, {"asked": True}, "asked must be"),
+        (replay, {"asked": 2.5}, "asked must be"),
+        (replay, {"settle": -1}, "settle must be"),
+        (replay, {"trust": 1}, "trust must be"),
+        (replay, {"epochs": 0}, "epochs must be"),
         (fedrecover, {"tolerance": 1}, "tolerance must be"),
         (fedrecover, {"tolerance": float("nan")}, "tolerance must be"),
     ],
@@ -57,6 +63,12 @@ def test_settings_out_of_range(method, wrong: dict, word: str, tmp_path: Path) -
         (federaser, Selective(), r"round 0 keeps no update vectors.* Every\(n\) or Everything\(\)"),
         (fedrecover, Selective(), r"round 0 keeps no update vectors, which fedrecover needs"),
         (fedrecover, Every(1), r"round 1 keeps no update vectors, which fedrecover needs"),
+        (
+            replay,
+            Selective(),
+            r"round 0 keeps no update vectors, which replay needs.* Compact\(\) or Everything",
+        ),
+        (replay, Every(1), r"round 1 keeps no update vectors, which replay needs"),
     ],
 )
 def test_a_history_that_does_not_suffice(method, selection: object, word: str, tmp_path: Path) -> None:
@@ -92,7 +104,7 @@ def test_calibration_scales_what_is_trained() -> None:
 def test_a_renewal_without_a_direction_is_dropped_whatever_its_buffers_do() -> None:
     layout = Layout((Field("weight", (2,)), Field("mean", (1,), trained=False)))
     sent = Updates.of({"a": ([0, 0, 5], 1), "b": ([1e-40, 0, 5], 1), "c": ([3, 4, 5], 1)})
-    harvest = calibrated(Harvest(sent), {"a": 1, "b": 1, "c": 0}, cap=100, layout=layout)
+    harvest = calibrated(RoundUpdates(sent), {"a": 1, "b": 1, "c": 0}, cap=100, layout=layout)
     assert harvest.updates.clients == ("b", "c")
     assert [r.client for r in harvest.dropped] == ["a"]
     assert harvest.dropped[0].reason == "the renewed update is zero"

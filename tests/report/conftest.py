@@ -10,12 +10,10 @@ from report.in_browser import CHROMIUM, FLAGS
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Chromium, where there is one; `make browser` installs it."""
+    """Chromium, where there is one; `make chromium` installs it."""
     if CHROMIUM is None:
-        pytest.skip("no Chromium here; `make browser` installs it and runs these tests")
-    driver = pytest.importorskip(
-        "playwright.sync_api", reason="no Playwright here; `make browser` installs it"
-    )
+        pytest.skip("no Chromium here; `make chromium` installs it")
+    driver = pytest.importorskip("playwright.sync_api")
     with driver.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium

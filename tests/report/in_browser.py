@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcrab import History
-from fedcrab.report.page.build import page_facts, write_page
+from fedcrab.report.page import page_data, write_page
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -78,5 +78,5 @@ def opened(browser: Any, path: Path, **context: Any) -> Iterator[Opened]:
 
 def written(history: History, path: Path, *marked: str, recovered: Path | None = None) -> Path:
     """The page of a history."""
-    write_page(path, page_facts(history, marked, recovered))
+    write_page(path, page_data(history, marked, recovered))
     return path

@@ -10,20 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcrab.report.page.frame import ARITHMETIC, asset
+from fedcrab.report.page import ARITHMETIC, asset
 
 NODE = shutil.which("node")
 DRIVER = """
 const { facts, queries } = JSON.parse(require("fs").readFileSync(process.argv[2], "utf8"));
 const page = readPage(facts);
-const answers = queries.map(({ malicious, ...settings }) => {
+const answers = queries.map(({ malicious, since = {}, ...settings }) => {
   const marked = new Set(malicious.map((id) => facts.clients.indexOf(id)));
   const refused = undecidable(page, marked, settings.beta);
   if (refused) return { refused };
-  const made = makePlan(page, marked, settings);
+  const rounds = new Map(Object.entries(since).map(([id, round]) => [facts.clients.indexOf(id), round]));
+  if (facts.together.length) rounds.set(TOGETHER, since[facts.together[0]] ?? 0);
+  const made = makePlan(page, marked, { ...settings, since: rounds });
   return {
     ...made,
     replay: made.replay.map((s) => [s.round, s.clients.map((c) => facts.clients[c]), s.others]),
+    asks: Object.fromEntries(facts.methods.map((m) => [m.name, plannedAsks(page, m, made, marked)])),
     shares: Object.fromEntries([...made.shares].map(([c, share]) => [facts.clients[c], share])),
   };
 });

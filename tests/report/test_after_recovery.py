@@ -2,25 +2,26 @@
 
 import json
 import shlex
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from certificate.test_tampering import make_keys
 from fedcrab import History
+from fedcrab.cli.certify import certify_recovery
 from fedcrab.errors import DamagedError
-from fedcrab.report.page.build import find, page_facts, write_page
+from fedcrab.report.page import certificate_data, find, page_data, write_page
 from report.in_browser import opened
+from trials import command
 
 SMALL = ("--set", "rounds=6", "--set", "clients.count=8", "--set", "attack.settings.boost=2.0")
+HERE = ("--workers", "0")
 
 
 def fedcrab(*arguments: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedcrab", *arguments], cwd=cwd, capture_output=True, text=True, check=False
-    )
+    done = command.fedcrab(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -28,10 +29,11 @@ def fedcrab(*arguments: str, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("after")
-    trained = fedcrab("train", "digits", "--history", "h", *SMALL, cwd=place)
+    trained = fedcrab("train", "digits", "--history", "h", *SMALL, *HERE, cwd=place)
     attackers = trained.strip().rpartition(": ")[2].replace(" ", "")
     for method in ("crab-hardened", "retrain"):
-        fedcrab("recover", "h", "--malicious", attackers, "--method", method, "--out", "out", cwd=place)
+        asked = ("--malicious", attackers, "--method", method, "--out", "out", *HERE)
+        fedcrab("recover", "h", *asked, cwd=place)
     fedcrab("certify", "out/crab-hardened", "--retrained", "out/retrain", cwd=place)
     return place
 
@@ -39,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def facts(place: Path) -> dict[str, Any]:
     history, recovered = find(place / "out")
-    return page_facts(history, (), recovered, accuracy=True)
+    return page_data(history, (), recovered, accuracy=True)
 
 
 def poisoned(place: Path) -> dict[str, Any]:
@@ -53,6 +55,32 @@ def test_the_last_model_is_judged_as_recover_judges_it(place: Path, facts: dict[
     assert facts["accuracy"][-1][1:] == [poisoned(place)["ta"], poisoned(place)["asr"]]
 
 
+def test_signed_is_said_only_of_what_was_checked_by_a_key(place: Path, tmp_path: Path) -> None:
+    private, public = make_keys(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = make_keys(tmp_path / "other")[1]
+    folder = tmp_path / "out" / "crab-hardened"
+    shutil.copytree(place / "out" / "crab-hardened", folder)
+    head = History.open(place / "h").contents.head
+
+    def said(key: Path | None) -> tuple[bool, str]:
+        found = certificate_data(folder, head, key)
+        assert found is not None
+        return found["signed"], found["signature"]
+
+    assert said(None) == (False, "is not signed")
+    assert "missing, where a key was given" in said(public)[1]
+    certify_recovery(folder, key=private)
+    assert said(None) == (False, "has a signature that was not checked (report --key does)")
+    assert said(public)[0]
+    assert said(other)[1].startswith(
+        f"is not signed by the key in {other} (signature.public_key: another key"
+    )
+    text = (folder / "certificate.json").read_text()
+    (folder / "certificate.json").write_text(text.replace('"rounds": 6', '"rounds": 5'))
+    assert said(public)[0] is False
+
+
 def test_a_certificate_of_something_else_is_refused(place: Path, tmp_path: Path) -> None:
     other = tmp_path / "out" / "crab-hardened"
     other.mkdir(parents=True)
@@ -63,7 +91,7 @@ def test_a_certificate_of_something_else_is_refused(place: Path, tmp_path: Path)
     told["subject"]["history"] = "0" * 64
     (other / "certificate.json").write_text(json.dumps(told))
     with pytest.raises(DamagedError, match="certificate"):
-        page_facts(History.open(place / "h"), (), tmp_path / "out")
+        page_data(History.open(place / "h"), (), tmp_path / "out")
 
 
 def test_accuracy_is_drawn_and_read(place: Path, facts: dict[str, Any], browser: Any, tmp_path: Path) -> None:
@@ -97,7 +125,7 @@ def test_the_certificate_is_in_words(
 
 
 def test_without_them_there_is_no_section(place: Path, browser: Any, tmp_path: Path) -> None:
-    write_page(tmp_path / "p.html", page_facts(History.open(place / "h")))
+    write_page(tmp_path / "p.html", page_data(History.open(place / "h")))
     with opened(browser, tmp_path / "p.html") as page:
         assert page.page.locator("#accuracy-part").is_hidden()
         assert page.page.locator("#certificate").is_hidden()

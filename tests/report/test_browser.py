@@ -1,19 +1,26 @@
 """The page in a real browser: what it answers is what `plan` says, whatever is clicked."""
 
 import random
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fedcrab import History, plan
+from fedcrab import PRESETS, History, Round, Updates, plan
 from fedcrab.detect import ledger
+from fedcrab.recover.cost import planned_costs
+from fedcrab.recover.methods import default_method
+from fedcrab.rollback.malicious import listed
 from report.histories import HOSTILE, hostile_history, odd_history
 from report.in_browser import Opened, opened, written
 from report.test_page import a_recovery
-from test_rollback_against_naive import record
+from rollback.test_against_naive import record
 from trials.trainings import training
+
+pytestmark = pytest.mark.long(15)
 
 NAMELESS = """() => [...document.querySelectorAll("button, input, select, a, canvas, svg[role=img]")]
   .filter((e) => !(e.textContent.trim() || e.getAttribute("aria-label") || e.labels?.length))
@@ -26,7 +33,7 @@ def plan_of(history: History, malicious: list[str], **settings: Any) -> dict[str
 
 def same(page: dict[str, Any], table: dict[str, Any]) -> None:
     shares = page["shares"], table["shares"]
-    assert {**page, "shares": 0} == {**table, "shares": 0}
+    assert {**page, "shares": 0} == {"since": {}, **table, "shares": 0}
     assert shares[0] == pytest.approx(shares[1], abs=1e-9)
 
 
@@ -43,7 +50,7 @@ def test_clicks_and_settings_answer_as_plan_does(seed: int, browser: Any, tmp_pa
     history = record(training(rounds=18, clients=8, seed=seed, kind=kind, taking_part=0.8), tmp_path / "h")
     with opened(browser, written(history, tmp_path / "p.html")) as page:
         marked: set[str] = set()
-        settings: dict[str, Any] = {"beta": 0.3, "evidence": "all", "rule": "prefix"}
+        settings: dict[str, Any] = {"beta": 0, "evidence": "all", "rule": "prefix"}
         for _ in range(12):
             _change(page, rng, history, marked, settings)
             if marked and not marked >= set(history.clients):
@@ -75,19 +82,19 @@ def _change(
 def test_both_presets_are_answered(history: History, browser: Any, tmp_path: Path) -> None:
     with opened(browser, written(history, tmp_path / "p.html", "2", "5")) as page:
         answer = page.answer()
-        same(answer["paper"], plan_of(history, ["2", "5"], evidence="stored", rule="last"))
+        same(answer["paper"], plan_of(history, ["2", "5"], **PRESETS["paper"]))
         same(answer["hardened"], plan_of(history, ["2", "5"]))
         page.page.locator('input[name="preset"][value="paper"]').check(force=True)
-        same(page.answer()["plan"], plan_of(history, ["2", "5"], evidence="stored", rule="last"))
+        same(page.answer()["plan"], plan_of(history, ["2", "5"], **PRESETS["paper"]))
 
 
 def test_what_is_said_is_what_is_computed(history: History, browser: Any, tmp_path: Path) -> None:
     told = plan(history, ["2", "5"])
     with opened(browser, written(history, tmp_path / "p.html", "2", "5")) as page:
-        verdict, cost = page.text("#verdict"), told.cost
+        verdict, cost = page.text("#verdict"), planned_costs(told, told)[default_method(history)[0]]
         assert f"before round {told.rollback_round}" in verdict or told.rollback_round == 0
-        assert f"{cost['client_rounds']:g}" in page.text("#figures")
-        assert f"{cost['share_of_retrain']:.0%} of retraining" in page.text("#brief")
+        assert str(cost.client_rounds) in page.text("#figures")
+        assert f"{cost.share_of_retrain:.0%} of retraining" in page.text("#brief")
         assert page.page.locator("#warnings li").all_inner_texts() == list(told.warnings)
         page.page.locator("#records-table summary").click()
         page.page.locator("#records-table tbody tr").first.wait_for()
@@ -125,9 +132,16 @@ def test_by_keyboard_alone(history: History, browser: Any, tmp_path: Path) -> No
         page.page.locator("#reach-chart svg[tabindex]").focus()
         page.page.keyboard.press("End")
         assert f"before round {history.kept[-1]}:" in page.text("#reach-chart .readout")
+        page.page.fill("#since", "7")
+        assert page.answer()["plan"]["since"] == {"1": 7, "2": 7}
+        same(page.answer()["plan"], plan_of(history, ["1", "2"], since=7))
+        assert "--since 7" in page.text("#commands")
+        page.page.fill("#since", "99")
+        assert "malicious since round 0 to" in page.answer()["refused"]
+        page.page.fill("#since", "")
         page.page.locator("#beta").focus()
         page.page.keyboard.press("ArrowRight")
-        assert page.answer()["plan"]["beta"] == 0.31
+        assert page.answer()["plan"]["beta"] == 0.01
 
 
 def test_hostile_names_stay_names(browser: Any, tmp_path: Path) -> None:
@@ -143,7 +157,7 @@ def test_hostile_names_stay_names(browser: Any, tmp_path: Path) -> None:
         same(page.answer()["plan"], plan_of(history, HOSTILE[:-1]))
         arguments = shlex.split(page.page.locator("#commands code").first.inner_text())
         assert arguments[3].startswith("--malicious=")
-        assert set(arguments[3].partition("=")[2].split(",")) == set(HOSTILE[:-1])
+        assert set(listed(arguments[3].partition("=")[2])) == set(HOSTILE[:-1])
         python = page.page.locator("#commands code").last.inner_text().splitlines()[2]
         told: dict[str, Any] = {}
         exec(f"def plan_of(history, malicious, **_): return malicious\nfound = {_call(python)}", told)
@@ -232,3 +246,27 @@ def test_suspects_are_taken_over_by_one_click(browser: Any, tmp_path: Path) -> N
         assert page.page.locator("#take-suspects").is_disabled()
         page.page.select_option("#sort", "score")
         assert page.page.locator("#map-clients button .flag").count() == len(suspects)
+
+
+def test_five_thousand_clients_with_a_thousand_marked(browser: Any, tmp_path: Path) -> None:
+    rng, model = np.random.default_rng(7), np.zeros(6, np.float32)
+    names, bad = tuple(sorted(f"c{n}" for n in range(5000))), [f"c{n}" for n in range(1000)]
+    with History.create(tmp_path / "h", model, initial_loss=2.3) as history:
+        for t in range(4):
+            vectors = rng.normal(size=(5000, 6)).astype(np.float32)
+            updates, step = Updates(names, vectors, np.ones(5000)), vectors.mean(axis=0)
+            history.record(Round(t, model, updates, step, 2.0 - 0.1 * t, 0.1))
+            model = model + step
+    history = History.open(tmp_path / "h")
+    theirs = plan(history, bad).to_table()
+    path = written(history, tmp_path / "page.html", *bad)
+    assert path.stat().st_size < 16_000_000
+    with opened(browser, path) as page:
+        ours = page.answer()["hardened"]
+        assert sorted(ours["malicious"]) == theirs["malicious"]
+        assert ours["sensitivity"] == pytest.approx(theirs["sensitivity"], rel=1e-6)
+        assert ours["cost"] == theirs["cost"]
+        assert "1,000 of 5,000 clients" in " ".join(page.text("#figures").split())
+        assert "more marked clients have no room of their own" in page.text("#reduced")
+        told = page.page.locator("#commands").text_content()
+        assert {*bad} <= {*re.findall(r"c\d+", told)}

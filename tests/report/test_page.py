@@ -5,9 +5,8 @@ import hashlib
 import html.parser
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,22 @@ import pytest
 
 from fedcrab import History, plan
 from fedcrab.errors import ConfigError, DamagedError
-from fedcrab.report.page.arrays import packed, unpacked
-from fedcrab.report.page.build import find, page_facts, write_page
-from fedcrab.report.page.carried import MOST_NUMBERS, by_influence, clients_that_fit
-from fedcrab.report.page.frame import ASSETS, SCRIPTS, asset, embedded, framed, script
+from fedcrab.report.page import (
+    ASSETS,
+    SCRIPTS,
+    asset,
+    embedded,
+    find,
+    page_data,
+    render_page,
+    script,
+    write_page,
+)
+from fedcrab.report.page_clients import MOST_NUMBERS, by_influence, clients_that_fit
+from fedcrab.report.page_data import packed, unpacked
 from report.histories import HOSTILE, hostile_history, odd_history
-from test_rollback_against_naive import record
+from rollback.test_against_naive import record
+from trials.command import fedcrab
 from trials.trainings import training
 
 
@@ -52,15 +61,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 def test_hostile_names_are_data_and_nothing_else(hostile: History) -> None:
-    facts = page_facts(hostile)
-    page, empty = Outline(framed(facts)), Outline(framed({}))
+    facts = page_data(hostile)
+    page, empty = Outline(render_page(facts)), Outline(render_page({}))
     assert page.elements == empty.elements
     assert json.loads(page.texts["script"][0]) == json.loads(json.dumps(facts))
     assert facts["clients"] == sorted([*HOSTILE, "</style><b>mallory"])
 
 
 def test_nothing_is_fetched_and_only_the_own_script_may_run(hostile: History) -> None:
-    page = Outline(framed(page_facts(hostile)))
+    page = Outline(render_page(page_data(hostile)))
     policy = next(a["content"] for t, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert "default-src 'none'" in policy
@@ -80,8 +89,8 @@ def test_embedded_json_cannot_end_its_element() -> None:
 
 
 def test_every_script_is_part_of_the_page() -> None:
-    assert {path.name for path in ASSETS.iterdir()} == {*SCRIPTS, "frame.html", "style.css"}
-    assert all(len(asset(name).splitlines()) <= 240 for name in SCRIPTS)
+    assert {path.name for path in ASSETS.iterdir()} == {*SCRIPTS, "template.html", "style.css"}
+    assert all(len(asset(name).splitlines()) <= 300 for name in SCRIPTS)
 
 
 def test_arrays_come_back_as_they_were() -> None:
@@ -93,7 +102,7 @@ def test_arrays_come_back_as_they_were() -> None:
 @pytest.mark.parametrize("loss", [1.0, float("nan"), float("inf")])
 def test_small_and_odd_histories_give_a_page(rounds: int, clients: int, loss: float, tmp_path: Path) -> None:
     history = odd_history(tmp_path / "h", rounds=rounds, clients=clients, losses=loss)
-    facts = page_facts(history)
+    facts = page_data(history)
     assert (facts["rounds"], len(facts["clients"])) == (rounds, clients if rounds else 0)
     losses = unpacked(facts["arrays"]["loss"])
     assert np.array_equal(losses, np.full(rounds, loss), equal_nan=True)
@@ -106,7 +115,7 @@ def test_a_history_that_is_still_written(tmp_path: Path) -> None:
     for r in trained.rounds:
         history.record(r)
     history.release()
-    facts = page_facts(History.open(tmp_path / "h"))
+    facts = page_data(History.open(tmp_path / "h"))
     assert not facts["closed"]
     assert facts["rounds"] == 5
 
@@ -128,9 +137,9 @@ def test_those_who_moved_the_model_most_come_first(tmp_path: Path) -> None:
 
 def test_named_clients_are_marked_and_unknown_ones_refused(tmp_path: Path) -> None:
     history = record(training(rounds=4, clients=5), tmp_path / "h")
-    assert page_facts(history, ["3", "1"])["marked"] == ["3", "1"]
+    assert page_data(history, ["3", "1"])["marked"] == ["3", "1"]
     with pytest.raises(ConfigError, match="no client 99"):
-        page_facts(history, ["99"])
+        page_data(history, ["99"])
 
 
 def a_recovery(place: Path, of: History, **changes: Any) -> Path:
@@ -141,6 +150,7 @@ def a_recovery(place: Path, of: History, **changes: Any) -> Path:
         "history": str(of.path),
         "history_head": of.contents.head,
         "malicious": ["1", "3"],
+        "model_sha256": "0" * 64,
         "ta": 0.9,
         "asr": float("nan"),
         "client_rounds": 7,
@@ -159,7 +169,7 @@ def a_recovery(place: Path, of: History, **changes: Any) -> Path:
 def test_recoveries_are_read_and_their_clients_marked(tmp_path: Path) -> None:
     history = record(training(rounds=6, clients=5), tmp_path / "h")
     found, recovered = find(a_recovery(tmp_path / "r", history))
-    facts = page_facts(found, (), recovered)
+    facts = page_data(found, (), recovered)
     assert found.path == history.path
     assert facts["marked"] == ["1", "3"]
     assert facts["recoveries"]["poisoned"]["asr"] == 0.9
@@ -172,24 +182,23 @@ def test_recoveries_are_read_and_their_clients_marked(tmp_path: Path) -> None:
 def test_a_recovery_says_how_many_attackers_it_supposed(tmp_path: Path) -> None:
     history = record(training(rounds=6, clients=5), tmp_path / "h")
     decided = plan(history, {"1", "3"}, unfound=1).to_table()
-    facts = page_facts(history, (), a_recovery(tmp_path / "r", history, plan=decided))
+    facts = page_data(history, (), a_recovery(tmp_path / "r", history, plan=decided))
     (row,) = facts["recoveries"]["methods"]
-    assert row["decision"] == {"beta": 0.3, "evidence": "all", "rule": "prefix", "unfound": 1}
+    assert row["decision"] == {"beta": 0.0, "evidence": "all", "rule": "prefix", "unfound": 1}
 
 
 @pytest.mark.parametrize("wrong", [{"history_head": "0" * 64}, {"method": 3}, {"history": None}])
 def test_recoveries_of_something_else_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     history = record(training(rounds=3, clients=4), tmp_path / "h")
     with pytest.raises(DamagedError):
-        page_facts(history, (), a_recovery(tmp_path / "r", history, **wrong))
+        page_data(history, (), a_recovery(tmp_path / "r", history, **wrong))
 
 
 def test_the_command(tmp_path: Path) -> None:
     record(training(rounds=4, clients=5), tmp_path / "h")
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fedcrab", "report", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    def run(*arguments: str) -> CompletedProcess[str]:
+        return fedcrab("report", *arguments, cwd=tmp_path)
 
     assert run("h", "-o", "page.html").returncode == 0
     told = json.loads(run("h", "-o", "page.html", "--malicious", "1,2", "--json").stdout)

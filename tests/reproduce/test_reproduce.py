@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from fedcrab import ConfigError
-from fedcrab.reproduce.claims import TESTS, largest_rise
-from fedcrab.reproduce.command import Reproduced, reproduce_command
+from fedcrab.experiment.matrix import expand
+from fedcrab.experiment.scheduler import trainings
+from fedcrab.reproduce.claims import TESTS, Observed, largest_rise
 from fedcrab.reproduce.formulas import formulas
-from fedcrab.reproduce.items import ITEMS
-from fedcrab.reproduce.paper import claims, figures
-from fedcrab.reproduce.scales import SCALES
-from fedcrab.reproduce.seen import Seen
-from fedcrab.suite.expansion import expand
-from fedcrab.suite.schedule import trainings
+from fedcrab.reproduce.items import ITEMS, SCALES
+from fedcrab.reproduce.write_results import ReproduceResult, claims, figures, reproduce_command
+
+pytestmark = pytest.mark.long(15)
 
 ROOT = Path(__file__).parents[2]
 CELLS = {name: [expand(item.suite(scale)) for scale in SCALES.values()] for name, item in ITEMS.items()}
@@ -28,13 +27,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def smoke(place: Path) -> Reproduced:
+def smoke(place: Path) -> ReproduceResult:
     done = reproduce_command(None, "smoke", place / "results", place / "docs", jobs=2)
     assert done.failed == {}
     return done
 
 
-def test_every_item_is_run(smoke: Reproduced, place: Path) -> None:
+def test_every_item_is_run(smoke: ReproduceResult, place: Path) -> None:
     assert [section.item.name for section in smoke.sections] == list(ITEMS)
     assert all(len(section.rows) == len(section.cells) > 0 for section in smoke.sections)
     for name in ITEMS:
@@ -42,7 +41,7 @@ def test_every_item_is_run(smoke: Reproduced, place: Path) -> None:
     json.dumps(smoke.to_table(), allow_nan=False)
 
 
-def test_the_document_says_what_was_run(smoke: Reproduced, place: Path) -> None:
+def test_the_document_says_what_was_run(smoke: ReproduceResult, place: Path) -> None:
     text = (place / "docs" / "results.md").read_text()
     assert SCALES["smoke"].says in text
     assert all(f"(`{name}`)" in text for name in ITEMS)
@@ -54,7 +53,7 @@ def test_the_document_says_what_was_run(smoke: Reproduced, place: Path) -> None:
     assert "results-smoke/loss-digits.png" in text
 
 
-def test_one_item_alone_is_taken_from_what_is_there(smoke: Reproduced, place: Path) -> None:
+def test_one_item_alone_is_taken_from_what_is_there(smoke: ReproduceResult, place: Path) -> None:
     done = reproduce_command("beta", "smoke", place / "results", None, run=False)
     (section,) = done.sections
     assert [row["method"] for row in section.rows][-1] == "crab-hardened β=0.9"
@@ -127,7 +126,7 @@ def row(method: str, **more: object) -> dict[str, object]:
 
 
 def found(test: str, *rows: dict[str, object], **curves: object) -> bool | None:
-    return TESTS[test](Seen(rows, curves)).holds
+    return TESTS[test](Observed(rows, curves)).holds
 
 
 def test_claims_by_hand() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcrab.errors import ConfigError
-from fedcrab.simulate.data import from_arrays, hold_out, load, synthetic
+from fedcrab.simulate.data import from_arrays, hold_out, load_dataset, synthetic
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("FEDCRAB_DATA"), reason="set FEDCRAB_DATA to a folder with mnist/, fashion-mnist/, ..."
@@ -14,7 +14,7 @@ needs_files = pytest.mark.skipif(
 
 
 def test_digits_need_no_network_and_are_the_same_each_time():
-    first, second = load("digits"), load("digits")
+    first, second = load_dataset("digits"), load_dataset("digits")
     assert first.train_x.shape == (1437, 1, 8, 8)
     assert first.test_x.shape == (360, 1, 8, 8)
     assert (first.train_x.min(), first.train_x.max()) == (0, 1)
@@ -32,7 +32,7 @@ def test_digits_need_no_network_and_are_the_same_each_time():
     ],
 )
 def test_image_sets(name, train, shape):
-    dataset = load(name)
+    dataset = load_dataset(name)
     assert dataset.train_x.shape == (train, *shape)
     assert dataset.test_x.shape == (10000, *shape)
     assert (dataset.train_x.min(), dataset.train_x.max()) == (0, 1)
@@ -49,7 +49,7 @@ def test_synthetic_classes_can_be_told_apart_by_a_line():
 
 def test_an_unknown_name_lists_the_known():
     with pytest.raises(ConfigError, match="there are digits, mnist"):
-        load("mnits")
+        load_dataset("mnits")
 
 
 def test_own_arrays():

@@ -4,15 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedcrab.simulate import bridge, dual
-from fedcrab.simulate.dual import pays
-from fedcrab.simulate.engine import engine_for, one_thread
-from fedcrab.simulate.features import used_features
-from fedcrab.simulate.kept import Kept, Room
-from fedcrab.simulate.local import LocalTraining, Task
-from fedcrab.simulate.models import Architecture
-from fedcrab.simulate.plain import PlainLoop
-from fedcrab.simulate.stacked import layers_of
+from fedcrab.simulate.engines import engine_for, one_thread
+from fedcrab.simulate.engines import mlp_dual as dual
+from fedcrab.simulate.engines.mlp import layers_of
+from fedcrab.simulate.engines.mlp_dual import dual_is_faster
+from fedcrab.simulate.engines.mlp_step import ClientCache, Workspace, used_features
+from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
+from fedcrab.simulate.models import Architecture, read
 
 SEED = 5
 FEATURES, SIZES = 784, (60, 61, 300, 7)
@@ -57,10 +55,14 @@ def trained(engine, start, tasks, *, round=0, epochs=5):
 def test_equal_to_the_plain_loop(bias, epochs, batch):
     local = LocalTraining(learning_rate=0.05, batch=batch)
     module = wide(bias=bias)
-    start = bridge.read(list(module.parameters()))
-    assert all(pays(layers_of(module), local, examples=n, features=512, epochs=epochs) for n in SIZES)
+    start = read(list(module.parameters()))
+    assert all(
+        dual_is_faster(layers_of(module), local, examples=n, features=512, epochs=epochs) for n in SIZES
+    )
     fast = trained(engine_for(module, local, seed=SEED), start, tasks_of(len(start)), epochs=epochs)
-    plain = trained(PlainLoop(wide(bias=bias), local, seed=SEED), start, tasks_of(len(start)), epochs=epochs)
+    plain = trained(
+        PlainEngine(wide(bias=bias), local, seed=SEED), start, tasks_of(len(start)), epochs=epochs
+    )
     assert plain.abs().max() > 1e-3
     assert (fast - plain).abs().max() < 1e-6
 
@@ -68,19 +70,19 @@ def test_equal_to_the_plain_loop(bias, epochs, batch):
 def test_equal_after_every_single_step():
     """A smaller batch each time: 2 epochs of 1, 2, 3, ... steps."""
     module = wide(bias=True)
-    start = bridge.read(list(module.parameters()))
+    start = read(list(module.parameters()))
     for batch in (60, 30, 20, 15, 12, 10, 7, 5):
         local = LocalTraining(learning_rate=0.1, batch=batch)
         fast = trained(engine_for(module, local, seed=SEED), start, tasks_of(len(start))[:1], epochs=2)
         plain = trained(
-            PlainLoop(wide(bias=True), local, seed=SEED), start, tasks_of(len(start))[:1], epochs=2
+            PlainEngine(wide(bias=True), local, seed=SEED), start, tasks_of(len(start))[:1], epochs=2
         )
         assert (fast - plain).abs().max() < 1e-6
 
 
 def test_bits_do_not_depend_on_what_is_kept():
     module, local = wide(bias=True), LocalTraining(learning_rate=0.05)
-    start = bridge.read(list(module.parameters()))
+    start = read(list(module.parameters()))
     keeping, forgetting, never = (engine_for(module, local, seed=SEED) for _ in range(3))
     forgetting._kept._most = 1
     for t in range(3):
@@ -94,7 +96,7 @@ def test_bits_do_not_depend_on_what_is_kept():
 def test_bits_do_not_depend_on_the_stack(monkeypatch):
     """Clients of about one size are stacked, whatever features they use."""
     module, local = wide(bias=True), LocalTraining(learning_rate=0.05, batch=16)
-    start = bridge.read(list(module.parameters()))
+    start = read(list(module.parameters()))
     tasks = tasks_of(len(start))
     tasks[0].x[:, 100:400] = 0
     assert len(used_features(tasks[0].x)) < len(used_features(tasks[1].x)) < FEATURES
@@ -107,14 +109,17 @@ def test_bits_do_not_depend_on_the_stack(monkeypatch):
 
 def test_how_many_are_stacked():
     layers, local = layers_of(MNIST.build()), LocalTraining()
-    sizes = {columns: dual.Dual(layers, local, Kept()).together(columns) for columns in (32, 608, 1024)}
+    sizes = {
+        columns: dual.DualTraining(layers, local, ClientCache()).together(columns)
+        for columns in (32, 608, 1024)
+    }
     assert sizes[608] == 5
     assert sizes[1024] >= 1
     assert all(n * columns * (columns + 2 * 128) <= dual.KERNEL_NUMBERS for columns, n in sizes.items())
 
 
 def test_room_is_lent_again():
-    room = Room()
+    room = Workspace()
     first, second = room.lend((3, 5), (2, 2, 7))
     assert (first.shape, second.shape) == ((3, 5), (2, 2, 7))
     assert (second.data_ptr() - first.data_ptr()) % 64 == 0
@@ -126,7 +131,7 @@ def test_room_is_lent_again():
 
 def test_other_examples_under_another_name_are_others():
     module, local = wide(bias=True), LocalTraining(learning_rate=0.05)
-    start = bridge.read(list(module.parameters()))
+    start = read(list(module.parameters()))
     engine = engine_for(module, local, seed=SEED)
     trained(engine, start, tasks_of(len(start), held=True))
     got = trained(engine, start, tasks_of(len(start), held=True, other=1))
@@ -138,19 +143,19 @@ def test_other_examples_under_another_name_are_others():
 def test_where_it_pays():
     layers = layers_of(MNIST.build())
     sizes = {"examples": 600, "features": 608}
-    assert pays(layers, LocalTraining(), **sizes, epochs=5)
-    assert not pays(layers, LocalTraining(), **sizes, epochs=1)
-    assert not pays(layers, LocalTraining(), examples=1000, features=608, epochs=5)
-    assert not pays(layers, LocalTraining(), examples=2000, features=100_000, epochs=5)
-    assert not pays(layers, LocalTraining(momentum=0.9), **sizes, epochs=5)
-    assert not pays(layers, LocalTraining(weight_decay=0.1), **sizes, epochs=5)
-    assert not pays(
+    assert dual_is_faster(layers, LocalTraining(), **sizes, epochs=5)
+    assert not dual_is_faster(layers, LocalTraining(), **sizes, epochs=1)
+    assert not dual_is_faster(layers, LocalTraining(), examples=1000, features=608, epochs=5)
+    assert not dual_is_faster(layers, LocalTraining(), examples=2000, features=100_000, epochs=5)
+    assert not dual_is_faster(layers, LocalTraining(momentum=0.9), **sizes, epochs=5)
+    assert not dual_is_faster(layers, LocalTraining(weight_decay=0.1), **sizes, epochs=5)
+    assert not dual_is_faster(
         layers_of(Architecture("softmax", (784,), 32).build()), LocalTraining(), **sizes, epochs=5
     )
 
 
 def test_kept_is_what_was_used_last():
-    kept, made = Kept(most_bytes=2 * 4 * 10), []
+    kept, made = ClientCache(most_bytes=2 * 4 * 10), []
 
     def get(held):
         return kept.get(held, "x", lambda: made.append(held) or torch.zeros(10))
@@ -162,9 +167,9 @@ def test_kept_is_what_was_used_last():
 
 def test_what_is_not_finite_comes_back_as_it_is():
     module = wide(bias=True)
-    start = bridge.read(list(module.parameters())).index_fill(0, torch.tensor(3), torch.inf)
+    start = read(list(module.parameters())).index_fill(0, torch.tensor(3), torch.inf)
     engine = engine_for(module, LocalTraining(), seed=SEED)
     assert not trained(engine, start, tasks_of(len(start))).isfinite().all()
     exploding = engine_for(module, LocalTraining(learning_rate=1e30), seed=SEED)
-    fine = bridge.read(list(module.parameters()))
+    fine = read(list(module.parameters()))
     assert not trained(exploding, fine, tasks_of(len(fine))).isfinite().all()

@@ -7,27 +7,27 @@ from torch import nn
 
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
-from fedcrab.simulate import bridge
-from fedcrab.simulate.cnn.batch_last import BatchLast
-from fedcrab.simulate.cnn.channels_last import ChannelsLast, rewritten
-from fedcrab.simulate.convolution import Convolution
-from fedcrab.simulate.engine import engine_for, one_thread
-from fedcrab.simulate.learner import alike
-from fedcrab.simulate.local import LocalTraining, Task
-from fedcrab.simulate.models import Architecture
-from fedcrab.simulate.plain import PlainLoop
-from fedcrab.simulate.stacked import Stacked
+from fedcrab.simulate.engines import engine_for, one_thread
+from fedcrab.simulate.engines.cnn import BatchLast, ChannelsLast, CnnEngine, rewritten
+from fedcrab.simulate.engines.mlp import MlpEngine
+from fedcrab.simulate.engines.mlp_dual import equal_batches
+from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
+from fedcrab.simulate.models import Architecture, initial_model, layout_of, read, tensors, write
 
 SEED, ROUND = 7, 2
 CASES = {
-    "softmax": (Architecture("softmax", (13,), 3), [1, 3, 64, 65, 130, 64, 7], Stacked),
-    "mlp": (Architecture("mlp", (1, 8, 8), 10), [5, 70, 71, 200, 70], Stacked),
-    "mlp of mnist": (Architecture("mlp", (1, 28, 28), 10), [70] * 6, Stacked),
-    "mlp with much and little": (Architecture("mlp", (1, 28, 28), 10), [300, 5, 131, 64, 130, 900], Stacked),
-    "cnn 8": (Architecture("cnn", (1, 8, 8), 10), [70, 3, 64], Convolution),
-    "cnn 28": (Architecture("cnn", (1, 28, 28), 10), [70, 3], Convolution),
-    "cnn 32": (Architecture("cnn", (3, 32, 32), 10), [70, 3], Convolution),
-    "resnet": (Architecture("resnet", (1, 8, 8), 10), [70, 30], PlainLoop),
+    "softmax": (Architecture("softmax", (13,), 3), [1, 3, 64, 65, 130, 64, 7], MlpEngine),
+    "mlp": (Architecture("mlp", (1, 8, 8), 10), [5, 70, 71, 200, 70], MlpEngine),
+    "mlp of mnist": (Architecture("mlp", (1, 28, 28), 10), [70] * 6, MlpEngine),
+    "mlp with much and little": (
+        Architecture("mlp", (1, 28, 28), 10),
+        [300, 5, 131, 64, 130, 900],
+        MlpEngine,
+    ),
+    "cnn 8": (Architecture("cnn", (1, 8, 8), 10), [70, 3, 64], CnnEngine),
+    "cnn 28": (Architecture("cnn", (1, 28, 28), 10), [70, 3], CnnEngine),
+    "cnn 32": (Architecture("cnn", (3, 32, 32), 10), [70, 3], CnnEngine),
+    "resnet": (Architecture("resnet", (1, 8, 8), 10), [70, 30], PlainEngine),
 }
 SETTINGS = [
     {},
@@ -45,7 +45,7 @@ def single():
 
 def tasks_for(architecture, sizes):
     draw = torch.Generator().manual_seed(1)
-    size = bridge.layout_of(architecture.build()).size
+    size = layout_of(architecture.build()).size
     return [
         Task(
             str(client),
@@ -60,7 +60,7 @@ def tasks_for(architecture, sizes):
 def bare_loop(architecture, local, start, task, epochs):
     """What anybody would write."""
     module = architecture.build()
-    bridge.write(list(bridge.tensors(module).values()), start)
+    write(list(tensors(module).values()), start)
     optimiser = torch.optim.SGD(
         module.parameters(), local.learning_rate, local.momentum, weight_decay=local.weight_decay
     )
@@ -72,7 +72,7 @@ def bare_loop(architecture, local, start, task, epochs):
             optimiser.zero_grad()
             nn.functional.cross_entropy(module(task.x[rows]), task.y[rows]).backward()
             optimiser.step()
-    return bridge.read(list(bridge.tensors(module).values())) - start
+    return read(list(tensors(module).values())) - start
 
 
 def train(engine, start, tasks, epochs=2):
@@ -85,7 +85,7 @@ def train(engine, start, tasks, epochs=2):
 def test_equal_to_a_bare_loop(case, settings):
     architecture, sizes, kind = CASES[case]
     local = LocalTraining(learning_rate=0.05, **settings)
-    start = torch.from_numpy(bridge.initial_model(architecture, seed=3))
+    start = torch.from_numpy(initial_model(architecture, seed=3))
     engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
     assert type(engine) is kind
     tasks = tasks_for(architecture, sizes)
@@ -100,7 +100,7 @@ def test_equal_after_every_single_step(name, batch):
     """One more batch each time: the engines agree after 1, 2, 3, ... steps."""
     architecture = Architecture(name, (1, 28, 28) if name == "cnn" else (1, 8, 8), 10)
     local = LocalTraining(learning_rate=0.1, batch=batch, momentum=0.5, weight_decay=0.001)
-    start = torch.from_numpy(bridge.initial_model(architecture, seed=3))
+    start = torch.from_numpy(initial_model(architecture, seed=3))
     engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
     for count in range(batch, 9 * batch, batch):
         (task,) = tasks_for(architecture, [count])
@@ -112,7 +112,7 @@ def test_equal_after_every_single_step(name, batch):
 @pytest.mark.parametrize("case", CASES)
 def test_a_client_has_the_same_bits_in_any_company(case, settings):
     architecture, sizes, _ = CASES[case]
-    start = torch.from_numpy(bridge.initial_model(architecture, seed=3))
+    start = torch.from_numpy(initial_model(architecture, seed=3))
     engine = engine_for(architecture.build(), LocalTraining(**settings), seed=SEED, shape=architecture.shape)
     tasks = tasks_for(architecture, sizes)
     together = train(engine, start, tasks)
@@ -132,13 +132,13 @@ def test_stacked_without_bias_and_with_several_hidden_layers():
         )
 
     local = LocalTraining(learning_rate=0.2, batch=8)
-    start = bridge.read(list(build().parameters()))
+    start = read(list(build().parameters()))
     engine = engine_for(build(), local, seed=SEED)
-    assert isinstance(engine, Stacked)
+    assert isinstance(engine, MlpEngine)
     architecture = Architecture("softmax", (5,), 3)
     fast = [Task(t.client, t.x, t.y, torch.empty(len(start))) for t in tasks_for(architecture, [20, 33])]
     plain = [Task(t.client, t.x, t.y, torch.empty(len(start))) for t in fast]
-    expected = train(PlainLoop(build(), local, seed=SEED), start, plain)
+    expected = train(PlainEngine(build(), local, seed=SEED), start, plain)
     assert (train(engine, start, fast) - expected).abs().max() < 1e-6
 
 
@@ -154,13 +154,13 @@ def test_stacked_without_bias_and_with_several_hidden_layers():
     ],
 )
 def test_fast_engines_decline_what_they_do_not_know(module):
-    assert isinstance(engine_for(module, LocalTraining(), seed=0), PlainLoop)
+    assert isinstance(engine_for(module, LocalTraining(), seed=0), PlainEngine)
 
 
 def test_dropout_draws_by_address():
     module = nn.Sequential(nn.Linear(5, 50), nn.Dropout(0.5), nn.Linear(50, 3))
-    start = bridge.read(list(module.parameters()))
-    engine = PlainLoop(module, LocalTraining(learning_rate=0.1), seed=SEED)
+    start = read(list(module.parameters()))
+    engine = PlainEngine(module, LocalTraining(learning_rate=0.1), seed=SEED)
 
     def updates(sizes):
         fresh = tasks_for(Architecture("softmax", (5,), 3), sizes)
@@ -194,7 +194,7 @@ def test_a_cnn_on_images_that_are_mostly_one_colour():
     """Of equal pixels in a pool the first counts, so such images tell which way gradients go."""
     architecture = Architecture("cnn", (1, 28, 28), 10)
     local = LocalTraining(learning_rate=0.05)
-    start = torch.from_numpy(bridge.initial_model(architecture, seed=3))
+    start = torch.from_numpy(initial_model(architecture, seed=3))
     tasks = tasks_for(architecture, [130, 64])
     for task in tasks:
         task.x.mul_(task.x > 0.9).round_()
@@ -214,7 +214,7 @@ def test_pooling_before_relu_is_the_same_function():
 def test_what_is_not_finite_comes_back_as_it_is():
     for name in ("mlp", "cnn"):
         architecture = Architecture(name, (1, 8, 8), 10)
-        start = torch.from_numpy(bridge.initial_model(architecture, seed=0)).index_fill(
+        start = torch.from_numpy(initial_model(architecture, seed=0)).index_fill(
             0, torch.tensor(3), torch.nan
         )
         engine = engine_for(architecture.build(), LocalTraining(), seed=0, shape=architecture.shape)
@@ -223,7 +223,7 @@ def test_what_is_not_finite_comes_back_as_it_is():
 
 def test_a_batch_larger_than_all_examples_is_all_of_them():
     architecture = Architecture("mlp", (1, 8, 8), 10)
-    start = torch.from_numpy(bridge.initial_model(architecture, seed=0))
+    start = torch.from_numpy(initial_model(architecture, seed=0))
     tasks = tasks_for(architecture, [9, 40])
     local = LocalTraining(batch=10**12)
     got = train(engine_for(architecture.build(), local, seed=SEED), start, tasks)
@@ -233,13 +233,13 @@ def test_a_batch_larger_than_all_examples_is_all_of_them():
 
 def test_no_epochs_is_no_change():
     architecture = Architecture("mlp", (1, 8, 8), 10)
-    start = torch.from_numpy(bridge.initial_model(architecture, seed=0))
+    start = torch.from_numpy(initial_model(architecture, seed=0))
     engine = engine_for(architecture.build(), LocalTraining(), seed=0)
     assert torch.equal(train(engine, start, tasks_for(architecture, [9]), 0), torch.zeros(1, len(start)))
 
 
 def test_neighbours_with_the_same_next_batch():
-    assert list(alike([130, 128, 64, 20, 20, 7, 0, -5], 64)) == [(0, 3, 64), (3, 5, 20), (5, 6, 7)]
+    assert list(equal_batches([130, 128, 64, 20, 20, 7, 0, -5], 64)) == [(0, 3, 64), (3, 5, 20), (5, 6, 7)]
 
 
 @pytest.mark.parametrize(

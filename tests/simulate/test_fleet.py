@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from fedcrab.errors import ConfigError, FedcrabError
-from fedcrab.simulate import LocalTraining, Predictor, SimulatedFleet, dirichlet, initial_model, load
+from fedcrab.simulate import LocalTraining, Predictor, SimulatedFleet, dirichlet, initial_model, load_dataset
 
-DIGITS = load("digits")
+pytestmark = pytest.mark.long(12)
+
+DIGITS = load_dataset("digits")
 PARTS = dirichlet(DIGITS.train_y, clients=12, concentration=0.5, seed=0)
 OWN = """
 import torch

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedcrab.errors import ConfigError
-from fedcrab.simulate.formats import CIFAR_RECORD, read_cifar, read_idx
+from fedcrab.simulate.data import CIFAR_RECORD, read_cifar, read_idx
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -6,8 +6,15 @@ import torch
 from torch import nn
 
 from fedcrab.errors import ConfigError
-from fedcrab.simulate import bridge
-from fedcrab.simulate.models import ARCHITECTURES, Architecture
+from fedcrab.simulate.models import (
+    ARCHITECTURES,
+    Architecture,
+    initial_model,
+    layout_of,
+    read,
+    tensors,
+    write,
+)
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]
 CASES = [(name, shape) for name in ARCHITECTURES for shape in SHAPES]
@@ -22,19 +29,19 @@ def test_logits(name, shape):
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_a_vector_written_is_the_vector_read(name, shape):
     module = Architecture(name, shape, 7).build()
-    layout, parts = bridge.layout_of(module), list(bridge.tensors(module).values())
+    layout, parts = layout_of(module), list(tensors(module).values())
     vector = torch.randint(-9, 9, (layout.size,)).float()
-    bridge.write(parts, vector)
-    assert torch.equal(bridge.read(parts), vector)
+    write(parts, vector)
+    assert torch.equal(read(parts), vector)
     assert layout.trained() == (slice(0, sum(p.numel() for p in module.parameters())),)
 
 
 def test_the_mlp_of_mnist_is_784_128_10():
-    assert bridge.layout_of(Architecture("mlp", (1, 28, 28), 10).build()).size == 785 * 128 + 129 * 10
+    assert layout_of(Architecture("mlp", (1, 28, 28), 10).build()).size == 785 * 128 + 129 * 10
 
 
 def test_buffers_are_not_trained_and_counters_are_integers():
-    layout = bridge.layout_of(Architecture("resnet", (1, 8, 8), 10).build())
+    layout = layout_of(Architecture("resnet", (1, 8, 8), 10).build())
     kinds = {f.name.rsplit(".", 1)[-1]: (f.trained, f.integer) for f in layout.fields}
     assert kinds["running_mean"] == (False, False)
     assert kinds["num_batches_tracked"] == (False, True)
@@ -43,23 +50,23 @@ def test_buffers_are_not_trained_and_counters_are_integers():
 
 def test_frozen_parameters_count_as_buffers():
     module = nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2))
-    assert [f.trained for f in bridge.layout_of(module).fields] == [False, False, True, True]
+    assert [f.trained for f in layout_of(module).fields] == [False, False, True, True]
 
 
 def test_other_number_types_are_refused():
     with pytest.raises(ConfigError, match=r"float64; a model's parameters must be float32"):
-        bridge.layout_of(nn.Linear(2, 2).double())
+        layout_of(nn.Linear(2, 2).double())
 
 
 def test_the_start_is_seeded_and_leaves_the_global_generator_alone():
     architecture = Architecture("cnn", (1, 28, 28), 10)
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = bridge.initial_model(architecture, seed=1)
+    first = initial_model(architecture, seed=1)
     assert torch.equal(torch.get_rng_state(), before)
     assert first.dtype == np.float32
-    assert np.array_equal(first, bridge.initial_model(architecture, seed=1))
-    assert not np.array_equal(first, bridge.initial_model(architecture, seed=2))
+    assert np.array_equal(first, initial_model(architecture, seed=1))
+    assert not np.array_equal(first, initial_model(architecture, seed=2))
 
 
 @pytest.mark.parametrize(
@@ -82,4 +89,4 @@ def test_what_is_no_model_is_refused(name, shape, says):
 def test_a_vector_of_another_length_is_refused():
     module = Architecture("softmax", (3,), 2).build()
     with pytest.raises(ConfigError, match=r"has 8 numbers, got a vector of shape \(7,\)"):
-        bridge.write(list(bridge.tensors(module).values()), torch.zeros(7))
+        write(list(tensors(module).values()), torch.zeros(7))

@@ -6,12 +6,11 @@ import torch
 from torch import nn
 
 from fedcrab.errors import ConfigError
-from fedcrab.simulate.bridge import initial_model, tensors, write
-from fedcrab.simulate.data import load
-from fedcrab.simulate.models import ARCHITECTURES, Architecture
+from fedcrab.simulate.data import load_dataset
+from fedcrab.simulate.models import ARCHITECTURES, Architecture, initial_model, tensors, write
 from fedcrab.simulate.predict import Predictor, Probe, cross_entropy, kl_divergence
 
-DIGITS = load("digits")
+DIGITS = load_dataset("digits")
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

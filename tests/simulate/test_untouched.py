@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedcrab.simulate import bridge
-from fedcrab.simulate.engine import engine_for, one_thread
-from fedcrab.simulate.local import LocalTraining, Task
-from fedcrab.simulate.plain import PlainLoop
+from fedcrab.simulate.engines import engine_for, one_thread
+from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
+from fedcrab.simulate.models import read, tensors
 
 SHAPE = (1, 12, 12)
 HOOKS = {
@@ -47,7 +46,7 @@ def batch():
 
 def step_of(engine, module):
     """The change by one round of a client with one batch."""
-    start = bridge.read(list(bridge.tensors(module).values()))
+    start = read(list(tensors(module).values()))
     x, y = batch()
     task = Task("0", x, y, torch.empty(len(start)))
     with one_thread():
@@ -57,7 +56,7 @@ def step_of(engine, module):
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_what_is_as_torch_makes_it_is_fast(build):
-    assert not isinstance(engine_of(build()), PlainLoop)
+    assert not isinstance(engine_of(build()), PlainEngine)
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -65,14 +64,14 @@ def test_what_is_as_torch_makes_it_is_fast(build):
 def test_a_hook(build, hook):
     module = build()
     HOOKS[hook](first_layer(module))
-    assert isinstance(engine_of(module), PlainLoop)
+    assert isinstance(engine_of(module), PlainEngine)
 
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_hook_on_the_whole(build):
     module = build()
     module.register_forward_hook(lambda _, __, output: 2 * output)
-    assert isinstance(engine_of(module), PlainLoop)
+    assert isinstance(engine_of(module), PlainEngine)
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -89,9 +88,9 @@ def test_older_normalisations(build, normalised):
 
     module, other, (x, y) = made(), made(), batch()
     engine = engine_of(module)
-    assert isinstance(engine, PlainLoop)
+    assert isinstance(engine, PlainEngine)
     loss = nn.functional.cross_entropy(other(x), y)
-    expected = -0.1 * bridge.read(torch.autograd.grad(loss, list(other.parameters())))
+    expected = -0.1 * read(torch.autograd.grad(loss, list(other.parameters())))
     assert (step_of(engine, module)[: len(expected)] - expected).abs().max() < 1e-6
 
 
@@ -99,7 +98,7 @@ def test_older_normalisations(build, normalised):
 def test_another_function_in_place_of_a_layers_own(build):
     module = build()
     first_layer(module).forward = lambda x: torch.zeros(len(x), 144)
-    assert isinstance(engine_of(module), PlainLoop)
+    assert isinstance(engine_of(module), PlainEngine)
 
 
 def test_a_sequence_that_computes_something_else():
@@ -107,15 +106,15 @@ def test_a_sequence_that_computes_something_else():
         def forward(self, x):
             return 2 * super().forward(x)
 
-    assert isinstance(engine_of(Doubled(*mlp())), PlainLoop)
-    assert isinstance(engine_of(Doubled(*cnn())), PlainLoop)
+    assert isinstance(engine_of(Doubled(*mlp())), PlainEngine)
+    assert isinstance(engine_of(Doubled(*cnn())), PlainEngine)
 
 
 def test_one_layer_at_two_places():
     square = nn.Linear(144, 144)
     module = nn.Sequential(nn.Flatten(), square, nn.ReLU(), square, nn.ReLU(), nn.Linear(144, 3))
     engine = engine_of(module)
-    assert isinstance(engine, PlainLoop)
+    assert isinstance(engine, PlainEngine)
     assert len(step_of(engine, module)) == sum(p.numel() for p in module.parameters())
 
 
@@ -124,5 +123,5 @@ def test_numbers_of_the_users_own(build):
     buffered, scaled = build(), build()
     first_layer(buffered).register_buffer("seen", torch.zeros(2))
     first_layer(scaled).scale = nn.Parameter(torch.ones(1))
-    assert isinstance(engine_of(buffered), PlainLoop)
-    assert isinstance(engine_of(scaled), PlainLoop)
+    assert isinstance(engine_of(buffered), PlainEngine)
+    assert isinstance(engine_of(scaled), PlainEngine)

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from fedcrab import ConfigError, DamagedError
-from fedcrab.suite.command import Benched, bench_command
+from fedcrab.experiment.run_suite import BenchResult, bench_command
+from trials.command import fedcrab
+
+pytestmark = pytest.mark.long(20)
 
 SUITE = """
 base = "digits"
@@ -27,13 +31,15 @@ rounds = 4
 MEASURES = ("ta", "asr", "distance", "client_rounds", "rollback_round", "bytes")
 
 
-def bench(place: Path, text: str = SUITE, *, run: bool = True) -> Benched:
+def bench(place: Path, text: str = SUITE, *, run: bool = True) -> BenchResult:
     (place / "suite.toml").write_text(text)
     return bench_command(place / "suite.toml", place / "results", jobs=2, run=run)
 
 
 def cells(place: Path) -> dict[str, bytes]:
-    return {path.stem: path.read_bytes() for path in (place / "results" / "cells").glob("*.json")}
+    path = place / "results" / "suite.jsonl"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return {json.loads(line)["key"]: line for line in lines}
 
 
 def measured(place: Path) -> dict[str, dict[str, object]]:
@@ -73,15 +79,13 @@ def test_pandas_opens_it(whole: Path) -> None:
 
 
 def test_what_is_there_is_not_computed_again(whole: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in (whole / "results" / "cells").iterdir()}
+    before = (whole / "results" / "suite.jsonl").stat()
     assert len(bench(whole).rows) == 8
-    assert {path: path.stat().st_mtime_ns for path in (whole / "results" / "cells").iterdir()} == before
+    assert (whole / "results" / "suite.jsonl").stat().st_mtime_ns == before.st_mtime_ns
 
 
 def test_the_command_shows_it(whole: Path) -> None:
-    command = [sys.executable, "-m", "fedcrab", "bench", "suite.toml", "--no-run", "--json"]
-    done = subprocess.run(command, cwd=whole, capture_output=True, text=True, timeout=60)
-    shown = json.loads(done.stdout)
+    shown = json.loads(fedcrab("bench", "suite.toml", "--no-run", "--json", cwd=whole).stdout)
     assert (shown["cells"], shown["finished"], shown["failed"]) == (8, 8, {})
     assert shown["rows"][0]["method"] == "poisoned"
 
@@ -97,14 +101,15 @@ def test_a_changed_setting_reruns_only_its_cells(whole: Path) -> None:
 
 def test_a_damaged_cell_is_refused_or_computed_again(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key = bench(whole).rows[2]["key"]
-    path = whole / "results" / "cells" / f"{key}.json"
-    before = json.loads(path.read_text())
-    path.write_text(path.read_text().replace('"ta": 0.', '"ta": 1.'))
+    path, before = whole / "results" / "suite.jsonl", json.loads(cells(whole)[key])
+    line = cells(whole)[key]
+    path.write_bytes(path.read_bytes().replace(line, line.replace(b'"ta": 0.', b'"ta": 1.')))
     with pytest.raises(DamagedError, match="changed since it was written"):
         bench(whole, run=False)
     bench(whole)
-    assert f"cells/{key}.json: changed since it was written" in capsys.readouterr().err
-    assert json.loads(path.read_text())["measures"]["ta"] == before["measures"]["ta"]
+    assert re.search(r"suite.jsonl, line \d+: changed since it was written", capsys.readouterr().err)
+    assert json.loads(cells(whole)[key])["measures"]["ta"] == before["measures"]["ta"]
+    assert len(bench(whole, run=False).rows) == 8
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same_numbers(whole: Path, tmp_path: Path) -> None:

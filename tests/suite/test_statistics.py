@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcrab.suite.statistics import holm, p_value, paired, spread
+from fedcrab.experiment.suite_tables import holm, mean_and_deviation, p_value, paired
 
 
 def test_spread_by_hand() -> None:
-    told = spread([2.0, 4.0, 9.0])
+    told = mean_and_deviation([2.0, 4.0, 9.0])
     assert told is not None
     assert (told.mean, told.count) == (5.0, 3)
     assert told.deviation == pytest.approx(math.sqrt((9 + 1 + 16) / 2))
-    assert spread([]) is None
-    one = spread([1.5])
+    assert mean_and_deviation([]) is None
+    one = mean_and_deviation([1.5])
     assert one is not None
     assert one.deviation is None
 

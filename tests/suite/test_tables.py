@@ -4,12 +4,12 @@ import csv
 import io
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcrab.suite import markup
-from fedcrab.suite.tables import Table, summary
-from fedcrab.suite.tidy import AFTER, columns_of, to_csv
+from fedcrab.experiment.run_suite import comma_separated, escaped, latex, markdown
+from fedcrab.experiment.suite_tables import AFTER, ResultTable, columns_of, no_formula, summary, to_csv
 
 MEASURED = dict.fromkeys(AFTER)
 
@@ -49,12 +49,12 @@ def test_only_axes_that_vary_are_shown() -> None:
 
 
 def test_latex_prints_what_it_is_given() -> None:
-    assert markup.escaped(r"50% of a_b & {c} #1 ~ ^ \ $5 < 6 > 4") == (
+    assert escaped(r"50% of a_b & {c} #1 ~ ^ \ $5 < 6 > 4") == (
         r"50\% of a\_b \& \{c\} \#1 \textasciitilde{} \textasciicircum{} \textbackslash{} \$5 "
         r"\textless{} 6 \textgreater{} 4"
     )
-    assert markup.escaped("9 ± 1, λ=0.6") == r"9 $\pm$ 1, $\lambda$=0.6"
-    table = markup.latex(Table(("a_b", "c"), (("1%", "2&3"),), "a note"))
+    assert escaped("9 ± 1, λ=0.6") == r"9 $\pm$ 1, $\lambda$=0.6"
+    table = latex(ResultTable(("a_b", "c"), (("1%", "2&3"),), "a note"))
     assert table.splitlines() == [
         "% a note",
         r"\begin{tabular}{ll}",
@@ -68,17 +68,23 @@ def test_latex_prints_what_it_is_given() -> None:
 
 
 def test_markdown_keeps_its_columns() -> None:
-    text = markup.markdown(Table(("a|b", "c"), (("1|2", "3\n4"),)))
+    text = markdown(ResultTable(("a|b", "c"), (("1|2", "3\n4"),)))
     assert text == "| a\\|b | c |\n|---|---|\n| 1\\|2 | 3 4 |\n"
 
 
-words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), max_size=20)
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 
 
 @given(st.lists(st.tuples(words, words), max_size=5))
 def test_csv_of_a_table_reads_back(rows: list[tuple[str, str]]) -> None:
-    text = markup.comma_separated(Table(("x", "y"), tuple(rows)))
-    assert [tuple(line) for line in csv.reader(io.StringIO(text, newline=""))] == [("x", "y"), *rows]
+    text = comma_separated(ResultTable(("x", "y"), tuple(rows)))
+    read = [tuple(line) for line in csv.reader(io.StringIO(text, newline=""))]
+    assert read == [("x", "y"), *((no_formula(x), no_formula(y)) for x, y in rows)]
+    assert all(
+        no_formula(word).removeprefix("'") == word.replace("\r", " ").removeprefix("'")
+        for row in rows
+        for word in row
+    )
 
 
 def test_tidy_csv_reads_back() -> None:
@@ -89,3 +95,15 @@ def test_tidy_csv_reads_back() -> None:
         assert told["method"] == row_["method"]
         assert float(told["ta"]) == row_["ta"]
         assert told["misr"] == ""
+
+
+@pytest.mark.parametrize("evil", ["=1+2", "+cmd|' /C calc'!A0", "-2+3+cmd|x!A0", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_label_is_a_formula_in_a_spreadsheet(evil: str) -> None:
+    for text in (
+        to_csv([{evil: evil, "ta": -0.5}], [evil, "ta"]),
+        comma_separated(ResultTable((evil,), ((evil,),))),
+    ):
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+        assert [row[0] for row in rows] == ["'" + evil.replace("\r", " ")] * 2
+    assert to_csv([{"ta": -0.5}], ["ta"]) == "ta\n-0.5\n"
+    assert no_formula("-0.5 ± 0.1") == "-0.5 ± 0.1"

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcrab import FedcrabError, History, plan
-from fedcrab.history.entries import GENESIS, link
-from fedcrab.history.reading import _load
-from fedcrab.history.seal import HEAD, LEDGER
+from fedcrab.history.chain import GENESIS, HEAD, LEDGER, link
+from fedcrab.history.ledger_reader import _load
 
 PAGE = 4096
 TABLES = ("charter", "rounds", "windows", "closing")

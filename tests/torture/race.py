@@ -124,7 +124,7 @@ class Race:
         if not path.exists():
             assert self.board.acknowledged < 0, "a history is gone"
             return
-        problems = History.verify(path)
+        problems = [p for p in History.verify(path) if recording.NOT_SEALED not in p]
         assert problems == [], problems
         self.look(path, self.board.acknowledged)
         if self.board.closed:

@@ -37,6 +37,7 @@ def problems(answer: dict[str, Any]) -> dict[str, list[str]]:
     return {str(p["point"]): p["problems"] for p in answer["points"] if p["problems"]}
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_leaves_every_acknowledged_round_and_no_half_round(shim, tmp_path, fault):
     answer = run(shim, tmp_path, fault, "selective", stride=16, offset=FAULTS.index(fault))

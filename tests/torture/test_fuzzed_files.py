@@ -53,6 +53,7 @@ def fuzz_bytes(victim: Victim, examples: int, start: int) -> int:
     return tried
 
 
+@pytest.mark.long(15)
 def test_a_ledger_of_mutated_bytes_gives_only_sentences(victim):
     assert fuzz_bytes(victim, 1000, 0) >= 1000
 
@@ -128,6 +129,7 @@ def fuzz_values(victim: Victim, examples: int, start: int) -> int:
     return tried
 
 
+@pytest.mark.long(15)
 def test_a_ledger_of_absurd_values_gives_only_sentences(victim):
     assert fuzz_values(victim, 500, 0) >= 500
 

@@ -7,7 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
-from fedcrab.history.seal import LEDGER
+from fedcrab.history.chain import LEDGER
 from torture import forge
 
 ROOM = 32 * 2**20  # bytes that an interpreter may take whatever the file

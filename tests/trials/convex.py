@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcrab import History, Round, Selective, Updates
+from fedcrab import Compact, History, Round, Selective, Updates
 from fedcrab.aggregate import fedavg
-from fedcrab.certify import Assumptions
+from fedcrab.certificate import Assumptions
+from fedcrab.recover import Answers
 
 Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]  # w -> (f(w), ∇f(w))
 
@@ -37,6 +38,11 @@ class Problem:
     size: int
     full_batch: bool
     steepest: float = 0.0  # the longest gradient that anybody ever computed
+
+    @property
+    def convex(self) -> bool:
+        """Whether local training stretches no distance: κ ≤ 1."""
+        return self.mu >= 0 and self.rate * self.smoothness <= 2
 
     def answer(self, model: np.ndarray, client: str, t: int) -> np.ndarray:
         local = model.astype(np.float64)
@@ -114,13 +120,14 @@ class Attacked:
     kind: str
     rng: np.random.Generator
     scale: float = field(default=1.0)
+    since: int = 0
 
     def train(self, model, clients: Sequence[str], *, round: int, epochs=None) -> Updates:
         honest = [c for c in clients if c not in self.malicious]
         sent = {c: self.problem.answer(model, c, round) for c in clients}
         middle = np.mean([sent[c] for c in honest], axis=0) if honest else np.zeros(len(model))
         for c in clients:
-            if c in self.malicious:
+            if c in self.malicious and round >= self.since:
                 sent[c] = self._poison(sent[c], middle)
         return Updates.of({c: (u, self.problem.clients[c].examples) for c, u in sent.items()})
 
@@ -144,10 +151,14 @@ class Training:
     malicious: frozenset[str]
     history: History
     models: list[np.ndarray]
+    since: int = 0
+    sent: list[Answers] = field(default_factory=list)  # what a history that keeps every update would have
 
 
-def random_training(seed: int, path: Path, make=None) -> Training:
-    """Anything from a gentle training with all clients to a wild one with few of them."""
+def random_training(
+    seed: int, path: Path, make=None, late: bool = False, bits: int | None = None
+) -> Training:
+    """Generator T: anything from a gentle training with all clients to a wild one with few of them."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(2, 8))
     problem = (make or rng.choice([quadratics, softmax_regressions]))(rng, count)
@@ -156,22 +167,55 @@ def random_training(seed: int, path: Path, make=None) -> Training:
     kind = str(rng.choice(["flip", "noise", "boost", "mimic", "push", "nothing"]))
     fleet = Attacked(problem, malicious, kind, rng, float(rng.choice([0.01, 1, 5])))
     share, rounds = float(rng.choice([1.0, 1.0, 0.6])), int(rng.integers(2, 13))
+    fleet.since = int(np.random.default_rng((seed, 2)).integers(rounds)) if late else 0
     start = rng.normal(size=problem.size).astype(np.float32)
-    selection = Selective(
-        rounds=float(rng.choice([0.3, 0.6, 1.0])), clients=float(rng.choice([0.5, 0.7, 1.0]))
-    )
-    models = [start]
+    kept = {"rounds": float(rng.choice([0.3, 0.6, 1.0])), "clients": float(rng.choice([0.5, 0.7, 1.0]))}
     limit = int(rng.choice([1000, 1000, 1000, 1]))  # some ledgers are sketched
+    return _recorded(path, fleet, start, _selection(kept, bits), rounds, share, limit)
+
+
+def long_training(seed: int, path: Path, bits: int | None = None) -> Training:
+    """Generator Y: ten clients, 15 to 30 rounds, one to four attackers, convex, full batches, κ ≤ 1."""
+    rng = np.random.default_rng((seed, 2))
+    make = rng.choice([quadratics, softmax_regressions])
+    problem = make(rng, 10)
+    while not problem.convex or not problem.full_batch:
+        problem = make(rng, 10)
+    malicious = frozenset(rng.permutation(list(problem.clients))[: rng.integers(1, 5)].tolist())
+    kind = str(rng.choice(["flip", "noise", "boost", "push"]))
+    fleet = Attacked(problem, malicious, kind, rng, float(rng.choice([0.01, 1, 5])))
+    start, rounds = rng.normal(size=problem.size).astype(np.float32), int(rng.integers(15, 31))
+    kept = {"rounds": 0.6, "clients": 0.7}
+    return _recorded(path, fleet, start, _selection(kept, bits), rounds, 1.0, 1000)
+
+
+def _selection(kept: dict[str, float], bits: int | None) -> Selective | Compact:
+    """Crab's, which keeps no update, or the same with every update in so many bits."""
+    return Selective(**kept) if bits is None else Compact(bits=bits, **kept)
+
+
+def _recorded(
+    path: Path,
+    fleet: Attacked,
+    start: np.ndarray,
+    selection: Selective | Compact,
+    rounds: int,
+    share: float,
+    limit: int,
+) -> Training:
+    """A training in which each client takes part with this chance, from its beginning to its end."""
+    problem, rng, models, sent = fleet.problem, fleet.rng, [start], []
     with History.create(
         path, start, initial_loss=1.0, selection=selection, seed=0, gram_limit=limit
     ) as history:
         for t in range(rounds):
-            present = [c for c in names if rng.random() < share or t == 0]
+            present = [c for c in problem.clients if rng.random() < share or t == 0]
             updates = fleet.train(models[-1], present, round=t)
             step = fedavg()(updates.vectors, updates.weights) if present else np.zeros_like(start)
             updates = (
                 updates if present else Updates((), np.zeros((0, problem.size), np.float32), np.zeros(0))
             )
             history.record(Round(t, models[-1], updates, step, 0.93**t, float(rng.random())))
+            sent.append(Answers(t, models[-1], updates))
             models.append(models[-1] + step)
-    return Training(problem, malicious, History.open(path), models)
+    return Training(problem, fleet.malicious, History.open(path), models, fleet.since, sent)

@@ -85,17 +85,18 @@ def influence(
 
 
 def decide(
-    training: Training, beta: float, evidence: str, rule: str
+    training: Training, beta: float, evidence: str, rule: str, since: dict[str, int] | None = None
 ) -> tuple[list[int], list[float], list[float], int]:
     """The candidates, S, Φ and j*."""
     rounds, (_, kept) = select_clients(training), keep_rounds(training)
     found: dict[int, tuple[float, float]] = {}
     previous: np.ndarray | float = 0.0
     for t, r in enumerate(rounds):
+        bad = frozenset(c for c in training.malicious if t >= (since or {}).get(c, 0))
         if evidence == "all":
-            found[t] = influence(r, sorted(r.vectors), training.malicious, 0.0)
+            found[t] = influence(r, sorted(r.vectors), bad, 0.0)
         elif t in kept:
-            found[t] = influence(r, r.selected, training.malicious, previous)
+            found[t] = influence(r, r.selected, bad, previous)
             previous = mean(r, r.selected) if r.selected else 0.0
     sensitivity = [sum(s for t, (s, _) in found.items() if t < j) for j in kept]
     threshold = [beta * sum(phi for t, (_, phi) in found.items() if t < j) for j in kept]

@@ -3,14 +3,9 @@
 Each factory takes keyword-only hyper-parameters and gives an ``Aggregate``.
 """
 
-from fedcrab.aggregate.clipped_mean import clipped_mean
-from fedcrab.aggregate.fedavg import fedavg
-from fedcrab.aggregate.geometric_median import geometric_median
-from fedcrab.aggregate.krum import krum
-from fedcrab.aggregate.median import median
-from fedcrab.aggregate.multi_krum import multi_krum
-from fedcrab.aggregate.rule import Aggregate
-from fedcrab.aggregate.trimmed_mean import trimmed_mean
+from fedcrab.aggregate.krum import krum, multi_krum
+from fedcrab.aggregate.mean import Aggregate, clipped_mean, fedavg
+from fedcrab.aggregate.median import geometric_median, median, trimmed_mean
 
 __all__ = [
     "Aggregate",

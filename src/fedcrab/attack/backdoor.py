@@ -7,6 +7,22 @@
 `all-of-one-class` every example of class `source` is poisoned and gets `target` (`poisoned` is not used).
 Gu et al., "BadNets", 2017; Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020.
 An attacker that does not take part, or does not act, is honest; rounds without honest clients need no care.
+
+Boosting: γ times the update, so that averaging does not wash it out.
+
+    sends γ · u
+
+γ (`factor`): 1 changes nothing, about n (over the number of attackers) replaces the model.
+Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020 (model replacement).
+
+DBA: the trigger cut into parts, one for each attacker, measured whole.
+
+    attacker number a (in the order of ids) trains on (stamp(x, part a mod parts), target)
+
+on a fraction `poisoned` of its examples and sends γ · u, γ = `boost`. Success is measured with the whole
+trigger, ``stamp(images, trigger)``, which no attacker has ever trained on.
+Xie et al., "DBA: Distributed Backdoor Attacks against Federated Learning", ICLR 2020.
+An attacker that does not take part, or does not act, is honest, and its part is missing from that round.
 """
 
 from __future__ import annotations
@@ -16,13 +32,19 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.attack.attackers import Attackers
-from fedcrab.attack.boost import boosted
-from fedcrab.attack.data_fleet import DataFleet, Examples, poison_examples
+from fedcrab.attack.malicious_fleet import Attackers, CraftedFleet, DataFleet, Examples, poison_examples
 from fedcrab.attack.trigger import PATCH, Trigger, plant
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
-from fedcrab.types import ClientId
+from fedcrab.types import ClientId, Fleet
+
+
+def boosted(fleet: Fleet, attackers: Attackers, *, factor: float) -> CraftedFleet:
+    """The fleet whose attackers send ``factor`` times their update."""
+    if not (np.isfinite(factor) and factor > 0):
+        raise ConfigError(f"boost must be more than 0, got {factor}")
+    return CraftedFleet(fleet, attackers, lambda scene: scene.own.vectors.astype(np.float64) * factor)
+
 
 Labels = Literal["fixed", "random", "all-of-one-class"]
 
@@ -83,3 +105,25 @@ def _check_labels(labels: str, target: int, source: int | None, classes: int | N
         raise ConfigError(
             f"labels='all-of-one-class' needs a source other than target {target}, got {source}"
         )
+
+
+def dba(
+    fleet: DataFleet,
+    attackers: Attackers,
+    *,
+    parts: int = 4,
+    target: int = 0,
+    poisoned: float = 0.5,
+    trigger: Trigger = PATCH,
+    boost: float = 1.0,
+) -> DataFleet:
+    """The fleet whose attackers plant one backdoor together, a part of the trigger each."""
+    check_poisoned(poisoned)
+    pieces = trigger.cut(parts)
+    ordered = sorted(attackers.clients)
+
+    def poison(client: ClientId, examples: Examples) -> Examples:
+        rows = draw_rows(rng_for(attackers.seed, "dba", client), len(examples[1]), poisoned)
+        return plant(examples, rows, target, pieces[ordered.index(client) % parts])
+
+    return boosted(poison_examples(fleet, attackers, poison), attackers, factor=boost)

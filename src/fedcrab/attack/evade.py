@@ -21,8 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.attack.attackers import Attackers
-from fedcrab.attack.crafted import CraftedFleet, Scene
+from fedcrab.attack.malicious_fleet import Attackers, CraftedFleet, RoundView
 from fedcrab.errors import ConfigError
 from fedcrab.types import Fleet, Updates
 
@@ -32,7 +31,7 @@ def evade(fleet: Fleet, attackers: Attackers, *, norm: float | None = None) -> C
     if norm is not None and not (np.isfinite(norm) and norm > 0):
         raise ConfigError(f"norm must be more than 0, or None to keep the poison's, got {norm}")
 
-    def craft(scene: Scene) -> NDArray[np.float64]:
+    def craft(scene: RoundView) -> NDArray[np.float64]:
         total = scene.honest.weights.sum() + scene.own.weights.sum()
         share = float(scene.own.weights.sum() / total)
         poison = _weighted_sum(scene.own, share * total)

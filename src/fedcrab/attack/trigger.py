@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.attack.data_fleet import Examples
+from fedcrab.attack.malicious_fleet import Examples
 from fedcrab.errors import ConfigError
 
 

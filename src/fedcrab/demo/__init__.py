@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import RenderableType
 
-from fedcrab.demo.recording import record_and_plan
-
-NEEDED = ("torch", "sklearn", "pydantic", "matplotlib")
+from fedcrab.demo.small import record_and_plan
+from fedcrab.extras import has_extra
 
 
 class Demo(Protocol):
@@ -30,10 +28,10 @@ class Demo(Protocol):
 @contextmanager
 def run_demo(out: Path | None = None) -> Iterator[Demo]:
     """Run as much of the story as what is installed allows."""
-    if all(find_spec(name) for name in NEEDED):
-        from fedcrab.demo.story import tell
+    if has_extra("simulate"):
+        from fedcrab.demo.full import run_full_demo
 
-        with tell(out) as story:
+        with run_full_demo(out) as story:
             yield story
     else:
         with record_and_plan(out) as small:

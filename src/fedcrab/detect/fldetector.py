@@ -25,7 +25,7 @@ from statistics import NormalDist
 import numpy as np
 
 from fedcrab.detect.detection import Detection, Suspicion
-from fedcrab.detect.gap import gaps, two_means
+from fedcrab.detect.split import gaps, two_means
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import Everything, History
 from fedcrab.lbfgs import hessian_product
@@ -113,7 +113,7 @@ class FLDetector:
         return Detection("fldetector", self._rounds, everyone, suspicions, exp(found.excess))
 
 
-class Watched:
+class WatchedFleet:
     """A fleet around a fleet whose rounds a detector follows: detection while training."""
 
     def __init__(self, fleet: Fleet, detector: FLDetector) -> None:

@@ -11,12 +11,21 @@ The smaller group is malicious; of two groups of about the same size, the one al
 does not fall (honest_side.py) or, where that is not clear, the one with the longer updates. What is found is
 taken out and the rest judged again, until no sign is left or half of the clients are suspects: beyond that,
 nothing tells one side from the other.
+
+The signals of a history, looked at three ways: over all rounds, over the later half, and their change.
+
+The change from the first half to the later one sets each client beside itself, which takes out what its own
+data make different all along.
+
+Signals in words.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from math import log
 from statistics import NormalDist
 
@@ -24,14 +33,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.detect.detection import Detection, Suspicion
-from fedcrab.detect.honest_side import lowers_the_loss
-from fedcrab.detect.looks import Looks, look
-from fedcrab.detect.reasons import COPIES, reason
-from fedcrab.detect.signals import MOST_PAIRED
-from fedcrab.detect.split import FEWEST, Division, divide
+from fedcrab.detect.signals import MOST_PAIRED, Signals, gather, leading
+from fedcrab.detect.split import FEWEST, Split, divide, lowers_the_loss
 from fedcrab.errors import HistoryError
 from fedcrab.history import History
+from fedcrab.history.records import RoundRecord
+from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
+
+SHORT = 8  # rounds, below which halves say nothing
+
+
+@dataclass(frozen=True, slots=True)
+class SignalViews:
+    """The signals over all rounds and, where there are enough of them, over each half."""
+
+    whole: Signals
+    halves: tuple[Signals, Signals] | None
+
+    def among(self, some: NDArray[np.intp]) -> dict[str, Matrix64]:
+        """Every signal of these clients that most of them have; what is not known of a client is usual."""
+        found = self.whole.among(some)
+        if self.halves:
+            first, later = (half.among(some) for half in self.halves)
+            found |= {f"{name}, later": x for name, x in later.items()}
+            found |= {f"{name}, change": x - first[name] for name, x in later.items() if name != "apart"}
+            found |= {"apart, change": self._apart(some)} if "apart" in later else {}
+        return {name: _filled(x) for name, x in found.items() if np.isfinite(x).mean() > 0.5}
+
+    def _apart(self, some: NDArray[np.intp]) -> Matrix64:
+        """Who changed apart: the leading coordinate of what changed in the cosines."""
+        assert self.halves
+        first, later = self.halves
+        return leading((later.cosines - first.cosines)[np.ix_(some, some)])
+
+
+def look(rounds: Sequence[RoundRecord], clients: Sequence[ClientId]) -> SignalViews:
+    """The looks at these clients."""
+    middle = len(rounds) // 2
+    with ThreadPoolExecutor(2) as threads:  # most of it is numpy's, which lets both run
+        first, later = threads.map(lambda half: gather(half, clients), (rounds[:middle], rounds[middle:]))
+    halves = (first.signals(), later.signals()) if len(rounds) >= SHORT else None
+    return SignalViews((first + later).signals(), halves)
+
+
+def _filled(x: Matrix64) -> Matrix64:
+    return np.where(np.isfinite(x), x, np.nanmedian(x))
+
+
+COPIES = "sends copies of other clients' updates"
+WORDS = {
+    ("length", True): "longer updates",
+    ("length", False): "shorter updates",
+    ("outside", True): "its updates contain directions that nobody else shares",
+    ("outside", False): "its updates lack directions that the others share",
+    ("agreement", True): "more agreement with all others",
+    ("agreement", False): "less agreement with the others",
+    ("apart", True): "in a group that agrees with itself, less with the others",
+}
+LOOKS = {"": "", "later": " in the later rounds", "change": " as training went on"}
+CLEAR_REASON = 0.6  # of the strongest signal
+
+
+def reason(signals: Mapping[str, float]) -> str:
+    """The strongest signals of a division, at most three, each kind once."""
+    ranked = sorted(signals, key=lambda name: -abs(signals[name]))
+    said: dict[str, str] = {}
+    for name in ranked:
+        if abs(signals[name]) >= CLEAR_REASON * abs(signals[ranked[0]]):
+            kind, _, when = name.partition(", ")
+            above = kind == "apart" or signals[name] > 0
+            said.setdefault(kind, WORDS[kind, above] + LOOKS[when])
+    return "; ".join(list(said.values())[:3])
+
 
 ALARM = 2.1  # the weight of a division that is taken for an attack
 AGAIN = 2.6  # the same once an attack was found: what the others then went through was no usual training
@@ -45,7 +119,6 @@ CLEAR = 3.0  # t of the loss, from which on it tells the honest side
 LARGER = 3.0  # times what t should be for how often it was right; docs/detection.md has the trainings
 RARELY = 0.25  # of the usual number of rounds: who took part in fewer is not judged
 FLOORS = {"length": log(1.2), "outside": log(1.2), "agreement": 0.05, "apart": 0.25}
-
 Places = NDArray[np.intp]
 
 
@@ -81,7 +154,7 @@ def _often_there(history: History) -> Places:
     return np.array([i for i, client in enumerate(history.clients) if times[client] >= enough], np.intp)
 
 
-def _copies(looks: Looks, some: Places) -> Places:
+def _copies(looks: SignalViews, some: Places) -> Places:
     """The clients of whom another one is a copy."""
     if not looks.whole.nearness.size:
         return np.zeros(0, np.intp)
@@ -90,8 +163,8 @@ def _copies(looks: Looks, some: Places) -> Places:
 
 
 def _divisions(
-    history: History, looks: Looks, rest: Places, clients: int
-) -> Iterator[tuple[Places, Division, float]]:
+    history: History, looks: SignalViews, rest: Places, clients: int
+) -> Iterator[tuple[Places, Split, float]]:
     """The weightiest division of the rest, again and again without the group found malicious.
 
     Its group is the malicious one, and the last number how sure that is.
@@ -108,7 +181,7 @@ def _divisions(
         rest = rest[~division.group]
 
 
-def _malicious_side(history: History, rest: Places, division: Division) -> tuple[Division, float]:
+def _malicious_side(history: History, rest: Places, division: Split) -> tuple[Split, float]:
     """The division with the malicious side as its group, and how sure it is that it is that side."""
     if division.group.sum() < EVEN * len(rest):
         return division, SURE
@@ -122,7 +195,7 @@ def _malicious_side(history: History, rest: Places, division: Division) -> tuple
 
 
 def _scores(
-    looks: Looks, everyone: Places, suspects: Sequence[int], division: Division | None
+    looks: SignalViews, everyone: Places, suspects: Sequence[int], division: Split | None
 ) -> dict[int, float]:
     """How far each client lies from the unsuspected in what divides them most, in their deviations.
 

@@ -15,6 +15,17 @@ which rounds a client took part in. From their means over rounds, for any set of
                 more than across lie at its two ends
 
 Lengths grow with the number of examples; what follows from that (Theil and Sen's slope) is taken off.
+
+The leading eigenvalue and eigenvector of a symmetric matrix, without all the others.
+
+Lanczos's method with every new vector made orthogonal to all before it (Golub and Van Loan, "Matrix
+Computations", 10.1 to 10.3). |β_k·s_k| is how far the pair found is from being one; where that does not
+become small, and for small matrices, all pairs are computed.
+
+What one round's Gram matrix says of every pair of its updates.
+
+A round of a thousand clients has half a million pairs, so these are matrix products and a few passes over
+them, without NaN: who sent nothing is left out before, and diagonals are 0.
 """
 
 from __future__ import annotations
@@ -26,11 +37,124 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.detect.leading import leading_pair
-from fedcrab.detect.pairs import beside_mean, cosines_of, log_unexplained, nearness_of
-from fedcrab.history.entries import RoundEntry
+from fedcrab.history.records import RoundRecord
+from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
+
+SMALL_EIGENVALUE = 200  # rows, up to which all pairs are as quick
+STEPS, BETWEEN = 160, 20  # the most steps, and how many between two looks at the result
+EXACT = 1e-10  # of the eigenvalue
+
+
+def leading_pair(matrix: Matrix64) -> tuple[float, Matrix64]:
+    """The largest eigenvalue and its vector, of length 1."""
+    found = _by_lanczos(matrix) if len(matrix) > SMALL_EIGENVALUE else None
+    if found is not None:
+        return found
+    values, vectors = np.linalg.eigh(matrix)
+    return float(values[-1]), np.asarray(vectors[:, -1])
+
+
+def _by_lanczos(matrix: Matrix64) -> tuple[float, Matrix64] | None:
+    """The pair, where it is found within so many steps."""
+    basis, diagonal, beside = np.zeros((STEPS + 1, len(matrix))), np.zeros(STEPS), np.zeros(STEPS)
+    start = rng_for(0, "leading pair", len(matrix)).normal(size=len(matrix))
+    basis[0] = start / np.linalg.norm(start)
+    for step in range(STEPS):
+        new = matrix @ basis[step]
+        diagonal[step] = new @ basis[step]
+        for _ in range(2):  # once is not enough where rounding has let old directions in again
+            new -= basis[: step + 1].T @ (basis[: step + 1] @ new)
+        beside[step] = np.linalg.norm(new)
+        if (step + 1) % BETWEEN == 0 or not beside[step]:
+            value, weights = _largest(diagonal[: step + 1], beside[:step])
+            if beside[step] * abs(weights[-1]) <= EXACT * abs(value):
+                vector = weights @ basis[: step + 1]
+                return value, vector / np.linalg.norm(vector)
+        if not beside[step]:
+            return None
+        basis[step + 1] = new / beside[step]
+    return None
+
+
+def _largest(diagonal: Matrix64, beside: Matrix64) -> tuple[float, Matrix64]:
+    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+    return float(values[-1]), np.asarray(vectors[:, -1])
+
+
+CLOSEST = 1e-6  # a relative distance below this is that of copies, and all that float32 can tell
+RIDGE = 1e-9  # on the correlations, so that those of copies can be inverted too
+SMALL = 128  # rows of a matrix that are inverted at once
+
+
+def cosines_of(entry: RoundRecord) -> tuple[NDArray[np.intp], Matrix64]:
+    """Which clients of a round sent anything, and the cosine of each pair of them."""
+    rows = entry.coordinates.rows(range(len(entry.clients)))
+    scale = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    there = np.flatnonzero((scale > 0) & (entry.norms > 0))
+    unit = rows[there] / scale[there, None]
+    cosines = unit @ unit.T
+    np.clip(cosines, -1.0, 1.0, out=cosines)
+    np.fill_diagonal(cosines, 0.0)
+    return there, np.asarray(cosines)
+
+
+def beside_mean(cosines: Matrix64) -> Matrix64:
+    """Less the mean of all pairs."""
+    pairs = len(cosines) * (len(cosines) - 1)
+    found = cosines - cosines.sum() / max(pairs, 1)
+    np.fill_diagonal(found, 0.0)
+    return np.asarray(found)
+
+
+def nearness_of(norms: Matrix64, cosines: Matrix64) -> Matrix64:
+    """log10 of each pair's distance over both lengths, against the median of the round."""
+    squares = norms**2
+    found = np.multiply.outer(-2 * norms, norms)
+    found /= np.add.outer(squares, squares)
+    found *= cosines
+    found += 1.0
+    np.maximum(found, CLOSEST**2, out=found)
+    np.log10(found, out=found)
+    found *= 0.5
+    found -= np.median(found[np.tri(len(found), k=-1, dtype=bool)]) if len(found) > 1 else 0.0
+    np.fill_diagonal(found, 0.0)
+    return np.asarray(found)
+
+
+def log_unexplained(cosines: Matrix64) -> Matrix64:
+    """Log of the share of each update's length that no combination of the others gives.
+
+    The diagonal of the inverse correlation matrix is 1 / (1 - R²).
+    """
+    if len(cosines) < 3:
+        return np.full(len(cosines), np.nan)
+    correlation = cosines.copy()
+    np.fill_diagonal(correlation, 1 + RIDGE)
+    return np.asarray(-0.5 * np.log(np.maximum(inverse_diagonal(correlation), 1.0)))
+
+
+def inverse_diagonal(matrix: Matrix64) -> Matrix64:
+    """The diagonal of the inverse of a symmetric matrix: with M = LLᵀ, the squares in the columns of L⁻¹."""
+    try:
+        inverse = _inverse_of_lower(np.asarray(np.linalg.cholesky(matrix), np.float64))
+    except np.linalg.LinAlgError:
+        return np.asarray(np.diagonal(np.linalg.inv(matrix)))
+    return np.asarray(np.square(inverse, out=inverse).sum(axis=0))
+
+
+def _inverse_of_lower(lower: Matrix64) -> Matrix64:
+    """The inverse of a lower triangle: [[A, 0], [B, D]]⁻¹ = [[A⁻¹, 0], [-D⁻¹·B·A⁻¹, D⁻¹]]."""
+    half = len(lower) // 2
+    if len(lower) <= SMALL:
+        return np.asarray(np.linalg.inv(lower), np.float64)
+    inverse = np.zeros_like(lower)
+    inverse[:half, :half] = first = _inverse_of_lower(lower[:half, :half])
+    inverse[half:, half:] = second = _inverse_of_lower(lower[half:, half:])
+    inverse[half:, :half] = -second @ (lower[half:, :half] @ first)
+    return inverse
+
 
 SLOPES = 300  # clients whose pairs tell how length grows with examples
 MET = 0.5  # of all pairs must have met, or groups are those of the rounds that they met in
@@ -61,15 +185,15 @@ class Signals:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class SignalSums:
     """Sums over some rounds, and how many there were of each; those of other rounds can be added."""
 
     alone: Matrix64  # (sum and count, number, clients)
     pairs: Matrix64  # (cosine and nearness, clients, clients)
     met: Matrix64  # (clients, clients): in how many rounds
 
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(self.alone + other.alone, self.pairs + other.pairs, self.met + other.met)
+    def __add__(self, other: SignalSums) -> SignalSums:
+        return SignalSums(self.alone + other.alone, self.pairs + other.pairs, self.met + other.met)
 
     def signals(self) -> Signals:
         """The means."""
@@ -79,12 +203,12 @@ class Totals:
         return Signals(*_means(self.alone), *both)
 
 
-def gather(entries: Sequence[RoundEntry], clients: Sequence[ClientId]) -> Totals:
+def gather(entries: Sequence[RoundRecord], clients: Sequence[ClientId]) -> SignalSums:
     """The sums of these clients over these rounds, in one pass."""
     place = {client: i for i, client in enumerate(clients)}
     paired = len(clients) if len(clients) <= MOST_PAIRED else 0
     square = (paired, paired)
-    totals = Totals(np.zeros((2, 4, len(clients))), np.zeros((2, *square)), np.zeros(square))
+    totals = SignalSums(np.zeros((2, 4, len(clients))), np.zeros((2, *square)), np.zeros(square))
     for entry in entries:
         at = np.array([place[client] for client in entry.clients], np.intp)
         there, cosines = cosines_of(entry)
@@ -102,7 +226,7 @@ def _add(totals: Matrix64, where: tuple[Any, ...], values: Matrix64) -> None:
     counts[where] += known
 
 
-def _add_pairs(totals: Totals, at: NDArray[np.intp], *values: Matrix64) -> None:
+def _add_pairs(totals: SignalSums, at: NDArray[np.intp], *values: Matrix64) -> None:
     """Add what was measured of each pair of these clients; all of them at once where that is everybody."""
     everybody = np.array_equal(at, np.arange(len(totals.met)))
     where: Any = slice(None) if everybody else np.ix_(at, at)
@@ -117,7 +241,7 @@ def _means(totals: Matrix64) -> Matrix64:
     )
 
 
-def _of_each(entry: RoundEntry, there: NDArray[np.intp], cosines: Matrix64) -> Matrix64:
+def _of_each(entry: RoundRecord, there: NDArray[np.intp], cosines: Matrix64) -> Matrix64:
     """Log examples, length, outside and agreement of each client of a round; NaN for who sent nothing."""
     found = np.full((4, len(entry.clients)), np.nan)
     found[0] = np.log(entry.examples)

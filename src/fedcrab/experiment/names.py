@@ -1,4 +1,8 @@
-"""The only tables from names to functions. A new rule, attack, data set or partition is one row here."""
+"""Names to functions. A new rule, attack or partition is one row here.
+
+Methods and detectors are one row in ``recover/methods.py`` and ``detect/__init__.py``, since Flower and the
+certificate need them without a simulator; they are referred to here.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from fedcrab import aggregate, attack
+from fedcrab.detect import DETECTORS as DETECTORS
 from fedcrab.errors import ConfigError
-from fedcrab.history import Every, Everything, Selective
+from fedcrab.history import Compact, Every, Everything, Selective
 from fedcrab.recover.methods import METHODS as METHODS
+from fedcrab.recover.methods import REFERENCE as REFERENCE
 from fedcrab.simulate import partition
 
 RULES: Mapping[str, Callable[..., Any]] = {
@@ -24,6 +30,8 @@ RULES: Mapping[str, Callable[..., Any]] = {
 ATTACKS: Mapping[str, Callable[..., Any]] = {
     "backdoor": attack.backdoor,
     "dba": attack.dba,
+    "pgd": attack.pgd,
+    "neurotoxin": attack.neurotoxin,
     "noise-trim": attack.noise_trim,
     "fang-trim": attack.fang_trim,
     "fang-krum": attack.fang_krum,
@@ -45,9 +53,8 @@ SELECTIONS: Mapping[str, Callable[..., Any]] = {
     "selective": Selective,
     "every": Every,
     "everything": Everything,
+    "compact": Compact,
 }
-
-
 Thing = TypeVar("Thing")
 
 
@@ -62,13 +69,18 @@ def call(
     what: str, function: Callable[..., Thing], *given: Any, settings: Mapping[str, Any], **fixed: Any
 ) -> Thing:
     """Call a function of a table with settings from a file; an unknown setting lists the known ones."""
-    known = settable(function)
-    if unknown := [name for name in settings if name not in known]:
-        raise ConfigError(f"{what} has no setting {unknown[0]!r}; {_listed(known)}")
+    check_settings(what, function, settings)
     try:
         return function(*given, **fixed, **settings)
     except TypeError as error:
         raise ConfigError(f"{what}: {error}") from error
+
+
+def check_settings(what: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuse a setting that a function does not have; the message lists those that it has."""
+    known = settable(function)
+    if unknown := [name for name in settings if name not in known]:
+        raise ConfigError(f"{what} has no setting {unknown[0]!r}; {_listed(known)}")
 
 
 def settable(function: Callable[..., Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,20 +10,22 @@ from typing import Any
 import numpy as np
 
 from fedcrab.attack import Trigger
-from fedcrab.certify.folder import START
 from fedcrab.errors import ConfigError
-from fedcrab.evaluate import AttackSuccess, Cost, MeteredFleet, accuracy, attack_success
+from fedcrab.evaluate import AttackSuccess, accuracy, attack_success
 from fedcrab.experiment import names
-from fedcrab.experiment.noise import noised_start
+from fedcrab.experiment.known_constants import noised_start
 from fedcrab.experiment.setup import Setup, aggregate_of
 from fedcrab.history import History
-from fedcrab.history.disk import hash_regular
 from fedcrab.recover import Step
-from fedcrab.recover.progress import resumable, saved_model, saved_steps
-from fedcrab.rollback import Plan, plan
+from fedcrab.recover.cost import Cost, MeteredFleet
+from fedcrab.recover.folder import RecoveryFolder
+from fedcrab.recover.replay import predicted_error
+from fedcrab.recover.run import MethodRun
+from fedcrab.recover.step import ReplayState
+from fedcrab.rollback.decision import Plan, plan
 from fedcrab.types import ClientId, Vector
 
-PLANNED = ("beta", "evidence", "rule", "unfound")
+PLANNED = ("beta", "evidence", "rule", "unfound", "since")
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,11 @@ class Outcome:
     cost: Cost = Cost(0, 0.0, 0, 0.0)
     seconds: float = 0.0  # in all, the server's own work included
     bytes: int = 0  # of the history it was recovered from
+    anchor: int = 0  # clients asked once more at the model, for the certificate
 
 
-class Recovery:
-    """A method at work: steps as they come, the outcome when they have."""
+class RecoveryRun:
+    """A method at work with simulated clients: steps as they come, the outcome when they have."""
 
     def __init__(
         self,
@@ -52,108 +54,102 @@ class Recovery:
         *,
         saved: Path | None = None,
         noise: Mapping[str, float] | None = None,
+        anchor: bool = False,
+        plans: Plans | None = None,
         **changes: Any,
     ) -> None:
-        """``saved`` is a directory in which each step is kept, and from which a killed recovery goes on.
+        """``saved`` is a directory in which each step is kept, and from which a killed recovery resumes.
 
         ``noise`` is epsilon and delta of noise on the rollback model that recovery begins at; it needs
         ``saved``, where the noised model is kept.
 
-        ``changes`` are other values for the method's own settings, and for the plan's beta, evidence, rule,
-        unfound.
+        ``anchor`` has every answer kept for the certificate, and every honest client asked once more at the
+        recovered model; it needs ``saved`` too.
+
+        ``plans`` are those that other methods took already. ``changes`` are other values for the method's
+        own settings, and for the plan's beta, evidence, rule, unfound, since.
         """
         row = names.look_up("method", method, names.METHODS)
         planned = {name: changes.pop(name) for name in PLANNED if name in changes}
-        self.method, self.plan = method, plan(history, malicious, **{**row.plan, **planned})
-        planned = {name: getattr(self.plan, name) for name in planned}
-        self._fleet = MeteredFleet(setup.fleet, epochs=setup.config.local.epochs)
-        self._saved, self._seconds = saved, 0.0
-        self._last: Vector | None = None
-        self._tables = saved_steps(saved) if saved else []
-        settings = {**row.settings, **changes}
-        fixed = {"aggregate": aggregate_of(setup.config), "epochs": setup.config.local.epochs}
-        what = f"method {method!r}"
-        self._steps: Iterator[Step] = names.call(
-            what, row.function, self.plan, self._fleet, settings=settings, **fixed
-        )  # refused here, before anything is written, where the history does not have what it needs
-        self._start: Step | None = None
-        if saved is not None:
-            request = {"method": method, **planned, **settings}
-            if noise is not None:
-                self._start = self._noised(saved, setup, noise)
-                request |= {"noise": dict(noise), "start": hash_regular(saved / START)}
-            self._steps = resumable(
-                saved,
-                row.function,
-                self.plan,
-                self._fleet,
-                request=request,
-                start=self._start,
-                **settings,
-                **fixed,
-            )
-
-    def _noised(self, saved: Path, setup: Setup, noise: Mapping[str, float]) -> Step:
-        if not self._rolls_back:
-            raise ConfigError(
-                f"noise is for the rollback model, where {self.method} does not begin; crab-hardened does"
-            )
-        return noised_start(saved, self.plan, setup, noise)
+        decided = (plans or Plans(history, malicious)).decided({**row.plan, **planned})
+        names.check_settings(f"method {method!r}", row.function, {**row.settings, **changes})
+        clients, epochs = setup.fleet_again() if row.fresh_batches else setup.fleet, setup.config.local.epochs
+        self._fleet = MeteredFleet(clients, epochs=epochs)
+        self._run = MethodRun(
+            method,
+            decided,
+            self._fleet,
+            settings=changes,
+            aggregate=aggregate_of(setup.config),
+            epochs=epochs,
+            saved=saved,
+            anchor=anchor,
+        )
+        self.method, self.plan = method, decided
+        if saved is None:
+            return
+        request: dict[str, Any] = {name: getattr(decided, name) for name in planned}
+        start = None
+        if noise is not None:
+            if not row.rolls_back:
+                raise ConfigError(
+                    f"noise is for the rollback model, where {method} does not begin; crab-hardened does"
+                )
+            start = noised_start(saved, decided, setup, noise)
+            request |= {"noise": dict(noise), "start": RecoveryFolder(saved).start_sha256}
+        self._run.keep(request, start)
 
     @property
     def done(self) -> int:
         """How many steps there are by now, those of earlier runs included."""
-        return len(self._tables)
+        return self._run.done
 
     @property
     def length(self) -> int:
         """About how many there will be."""
-        return len(self.plan.replay) if self._rolls_back else len(self.plan.history.rounds)
+        return self._run.length
 
     @property
     def start(self) -> Vector:
         """The model that the first step starts from."""
-        history = self.plan.history
-        if self._start is not None:
-            return self._start.model
-        return history.model(self.plan.rollback_round) if self._rolls_back else history.initial_model()
-
-    @property
-    def _rolls_back(self) -> bool:
-        return self.method.startswith("crab")
+        return self._run.start
 
     def __iter__(self) -> Iterator[Step]:
-        """The steps; only the time that the method itself takes is counted."""
-        while True:
-            started = time.perf_counter()
-            step = next(self._steps, None)
-            self._seconds += time.perf_counter() - started
-            if step is None:
-                return
-            self._tables.append(step.to_table())
-            self._last = step.model
-            yield step
+        """The steps."""
+        return iter(self._run)
 
     def outcome(self) -> Outcome:
         """What has come out so far."""
-        history = self.plan.history
-        stored = history.bytes()["total"] if self.method != "retrain" else 0
-        steps = tuple(self._tables)
-        return Outcome(self.method, self._model(), self.plan, steps, self._fleet.cost, self._seconds, stored)
-
-    def _model(self) -> Vector:
-        if self._last is not None:
-            return self._last
-        if self._saved is not None and self._tables:
-            return saved_model(self._saved, self.plan.history.charter.layout)
-        return self.start if self._start is not None else self.plan.history.model(self.plan.rollback_round)
+        run = self._run
+        stored = self.plan.history.bytes()["total"] if run.traits.needs_history else 0
+        steps = tuple(run.tables)
+        return Outcome(
+            self.method, run.model, self.plan, steps, self._fleet.cost, run.seconds, stored, run.anchored
+        )
 
 
-def recovered(
+class Plans:
+    """The decisions over one history, each taken once, whichever methods go by it."""
+
+    def __init__(self, history: History, malicious: Collection[ClientId]) -> None:
+        self._history, self._malicious = history, malicious
+        self._taken: list[tuple[Mapping[str, Any], Plan]] = []
+
+    def decided(self, settings: Mapping[str, Any]) -> Plan:
+        """The plan by these settings."""
+        for known, taken in self._taken:
+            if known == settings:
+                return taken
+        found = plan(self._history, self._malicious, **settings)
+        self._taken.append((dict(settings), found))
+        return found
+
+
+def recover_to_end(
     method: str, history: History, malicious: Collection[ClientId], setup: Setup, **changes: Any
 ) -> Outcome:
     """Recover from beginning to end."""
-    recovery = Recovery(method, history, malicious, setup, **changes)
+    recovery = RecoveryRun(method, history, malicious, setup, **changes)
     for _ in recovery:
         pass
     return recovery.outcome()
@@ -164,7 +160,7 @@ def poisoned(history: History) -> Outcome:
     return Outcome("poisoned", history.final_model())
 
 
-def judged(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> dict[str, Any]:
+def measure_outcome(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> dict[str, Any]:
     """The measures of one outcome, as plain values."""
     x, y = setup.dataset.test_x, setup.dataset.test_y
     predict = setup.predictor.predict
@@ -177,18 +173,30 @@ def judged(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> d
         "misr": None,
         "rollback_round": outcome.plan.rollback_round if outcome.plan else None,
         "rounds": len(outcome.steps),
-        "client_rounds": sum(len(step["asked"]) for step in outcome.steps),
+        "contact_rounds": sum(bool(step["asked"]) for step in outcome.steps) + bool(outcome.anchor),
+        "client_rounds": sum(len(step["asked"]) for step in outcome.steps) + outcome.anchor,
         "sample_gradients": outcome.cost.sample_gradients,
         "seconds": outcome.seconds,
         "bytes": outcome.bytes,
+        "predicted": _predicted(outcome),
         "distance": None if retrained is None else float(np.linalg.norm(outcome.model - retrained)),
     }
+
+
+def _predicted(outcome: Outcome) -> str | None:
+    """How far a replay can be trusted, in one sentence; None of other methods."""
+    state = outcome.steps[-1].get("replay") if outcome.steps else None
+    if state is None or outcome.plan is None:
+        return None
+    history = outcome.plan.history
+    start = history.model(outcome.plan.rollback_round)
+    return predicted_error(ReplayState(**state), start, outcome.model, history.charter.layout)
 
 
 def attack_success_of(setup: Setup, model: Vector, most: int | None = None) -> AttackSuccess | None:
     """ASR, where the attack has a trigger; on the first ``most`` test examples, or on all."""
     attack = setup.config.attack
-    if attack is None or attack.name not in ("backdoor", "dba"):
+    if attack is None or "trigger" not in names.settable(names.look_up("attack", attack.name, names.ATTACKS)):
         return None
     trigger = Trigger(**attack.settings.get("trigger", {}))
     target = attack.settings.get("target", 0)

@@ -1,20 +1,26 @@
-"""From a configuration to the things it names: data, clients, attackers, model, probe, history."""
+"""From a configuration to the things it names: data, clients, attackers, model, probe, history.
+
+The history that another selection would have kept of the same training, without training again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.aggregate.rule import Aggregate
+from fedcrab.aggregate.mean import Aggregate
 from fedcrab.attack import Attackers, Trigger, draw_attackers
-from fedcrab.errors import ConfigError
+from fedcrab.attack.malicious_fleet import rounds_of
+from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.experiment import names
 from fedcrab.experiment.config import Config
-from fedcrab.history import History
+from fedcrab.history import Everything, History
+from fedcrab.history.selection import Selection
 from fedcrab.simulate import (
     Architecture,
     Dataset,
@@ -26,11 +32,54 @@ from fedcrab.simulate import (
     hold_out,
     initial_model,
     limited,
-    load,
+    load_dataset,
 )
 from fedcrab.simulate.partition import Parts
-from fedcrab.train import Step, train
-from fedcrab.types import Fleet
+from fedcrab.train import TrainedRound, train
+from fedcrab.types import Fleet, Round
+
+
+def rerecord(history: History, path: Path, selection: Selection) -> History:
+    """Record every round of a history that kept everything once more, by this selection."""
+    charter = history.charter
+    if not isinstance(charter.selection, Everything):
+        raise HistoryError(f"{history.path}: only a history recorded with Everything() can be recorded again")
+    _check_unbroken(history)
+    with History.create(
+        path,
+        history.initial_model(),
+        initial_loss=charter.initial_loss,
+        selection=selection,
+        layout=charter.layout,
+        aggregation=charter.aggregation,
+        seed=charter.seed,
+        gram_limit=charter.gram_limit,
+        sketch_size=charter.sketch_size,
+        notes=charter.notes,
+    ) as other:
+        for entry in history.rounds:
+            other.record(_round(history, entry.index))
+    return History.open(path)
+
+
+def _check_unbroken(history: History) -> None:
+    """Every round starts from the model after the one before; else its step is not to be known."""
+    for before, after in pairwise(history.rounds):
+        if after.start != before.after:
+            raise HistoryError(
+                f"{history.path}: round {after.index} starts from another model than round {before.index} "
+                "ended with, such as a recovered one; only an unbroken history can be recorded again"
+            )
+
+
+def _round(history: History, index: int) -> Round:
+    """A round as it was given to be recorded. The step is the difference of the models around it."""
+    entry, start = history.rounds[index], history.model(index)
+    last = index == len(history.rounds) - 1
+    after = history.final_model() if last else history.model(index + 1)
+    step = np.asarray(after - start, np.float32)
+    measured = entry.loss, entry.divergence, entry.rejected, entry.began, entry.ended
+    return Round(index, start, history.updates(index), step, *measured)
 
 
 @dataclass(frozen=True)
@@ -60,6 +109,10 @@ class Setup:
         """TA: accuracy on the test part."""
         return self.predictor.accuracy(model, self.dataset.test_x, self.dataset.test_y)
 
+    def fleet_again(self) -> Fleet:
+        """The same clients and attackers at another time: they draw other batches than in the history."""
+        return attacked(self.config, self.honest.training_again(), self.dataset, self.attackers)
+
     def close(self) -> None:
         """End the worker processes."""
         self.honest.close()
@@ -67,30 +120,33 @@ class Setup:
 
 def prepare(config: Config, *, workers: int | None = None) -> Setup:
     """Make what a configuration names."""
-    dataset, probe_x, probe_y = hold_out(load(config.data.name), probe=config.data.probe, seed=config.seed)
-    parts = _parts(config, dataset)
+    dataset, probe_x, probe_y = hold_out(
+        load_dataset(config.data.name), probe=config.data.probe, seed=config.seed
+    )
+    parts = parts_of(config, dataset.train_y)
     architecture = Architecture(config.model, dataset.shape, dataset.classes)
     local = LocalTraining(**config.local.model_dump())
     honest = SimulatedFleet(dataset, parts, architecture, seed=config.seed, local=local, workers=workers)
-    predictor = Predictor(architecture)
+    predictor, attackers = Predictor(architecture), attackers_of(config, honest)
     return Setup(
         config=config,
         dataset=dataset,
         honest=honest,
-        fleet=_attacked(config, honest, dataset),
-        attackers=attackers_of(config, honest),
+        fleet=attacked(config, honest, dataset, attackers),
+        attackers=attackers,
         predictor=predictor,
         probe=Probe(predictor, probe_x, probe_y),
         parts=parts,
     )
 
 
-def _parts(config: Config, dataset: Dataset) -> Parts:
+def parts_of(config: Config, labels: NDArray[np.int64]) -> Parts:
+    """Which examples each client has, by the labels of all."""
     spread = config.clients.partition
     function = names.look_up("partition", spread.name, names.PARTITIONS)
     fixed = {"clients": config.clients.count, "seed": config.seed}
     what = f"partition {spread.name!r}"
-    parts: Parts = names.call(what, function, dataset.train_y, settings=spread.settings, **fixed)
+    parts: Parts = names.call(what, function, labels, settings=spread.settings, **fixed)
     most = config.data.examples_per_client
     return parts if most is None else limited(parts, most=most, seed=config.seed)
 
@@ -101,10 +157,12 @@ def attackers_of(config: Config, fleet: SimulatedFleet) -> Attackers:
     if plan is None:
         return Attackers(frozenset())
     drawn = draw_attackers(fleet.clients, plan.fraction, config.seed)
-    return Attackers(drawn, start=plan.start, share=plan.share, seed=config.seed)
+    rounds = None if plan.rounds is None else rounds_of(plan.rounds)
+    return Attackers(drawn, start=plan.start, share=plan.share, seed=config.seed, rounds=rounds)
 
 
-def _attacked(config: Config, fleet: SimulatedFleet, dataset: Dataset) -> Fleet:
+def attacked(config: Config, fleet: SimulatedFleet, dataset: Dataset, attackers: Attackers) -> Fleet:
+    """The fleet with the configured attack around it."""
     plan = config.attack
     if plan is None:
         return fleet
@@ -114,12 +172,11 @@ def _attacked(config: Config, fleet: SimulatedFleet, dataset: Dataset) -> Fleet:
         settings["trigger"] = names.call("a trigger", Trigger, settings=settings["trigger"])
     if "classes" in names.settable(function):
         settings.setdefault("classes", dataset.classes)
-    attackers = attackers_of(config, fleet)
-    attacked: Fleet = names.call(f"attack {plan.name!r}", function, fleet, attackers, settings=settings)
-    return attacked
+    poisoned: Fleet = names.call(f"attack {plan.name!r}", function, fleet, attackers, settings=settings)
+    return poisoned
 
 
-def open_history(setup: Setup, path: Path, *, resume: bool) -> History:
+def open_for_training(setup: Setup, path: Path, *, resume: bool) -> History:
     """A new history for this training, or the one that it left when it was interrupted."""
     if resume:
         return _resumed(setup.config, path)
@@ -144,7 +201,8 @@ def open_history(setup: Setup, path: Path, *, resume: bool) -> History:
 
 def _resumed(config: Config, path: Path) -> History:
     history = History.resume(path)
-    if history.charter.notes != config.to_json():
+    notes = history.charter.notes  # by an older version perhaps, without settings that are new
+    if notes != config.to_json() and not (notes.startswith("{") and Config.from_json(notes) == config):
         history.release()
         raise ConfigError(f"{path}: begun with another configuration; resume it with the same one")
     return history
@@ -158,7 +216,7 @@ def aggregate_of(config: Config) -> Aggregate:
     return aggregate
 
 
-def run(setup: Setup, history: History) -> Iterator[Step]:
+def run(setup: Setup, history: History) -> Iterator[TrainedRound]:
     """Train as configured, recording into the history."""
     config = setup.config
     return train(
@@ -172,3 +230,18 @@ def run(setup: Setup, history: History) -> Iterator[Step]:
         share=config.clients.share,
         drop_out=config.clients.drop_out,
     )
+
+
+def setup_of(history: History, workers: int | None) -> Setup:
+    """The simulated clients of a history, from the configuration that it carries."""
+    if not history.charter.notes:
+        raise ConfigError(
+            f"{history.path}: carries no configuration of simulated clients; recover it with "
+            "fedcrab.recover over a fleet of your own"
+        )
+    if history.charter.notes.startswith('{"flower":'):
+        raise ConfigError(
+            f"{history.path}: recorded on Flower, where its clients are; recover it there: flwr run APP "
+            "--run-config \"mode='recover' malicious='...'\" (docs/flower.md)"
+        )
+    return prepare(Config.from_json(history.charter.notes), workers=workers)

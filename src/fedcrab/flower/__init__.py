@@ -3,12 +3,14 @@
 try:
     import flwr  # noqa: F401
 except ImportError as error:
-    raise ImportError("fedcrab.flower needs Flower; install fedcrab[flower]") from error
+    raise ImportError("fedcrab.flower needs Flower: pip install 'fedcrab[flower]'", name="flwr") from error
 
-from fedcrab.flower.exchange import Patience
 from fedcrab.flower.fleet import FlowerFleet
 from fedcrab.flower.recorder import Recorder
-from fedcrab.flower.recovery import Recovered, app, patience_of, recover_if_asked, recovered
+from fedcrab.flower.recovery import Recovered, app, patience_of, recover_history, recover_if_asked
+from fedcrab.flower.waiting import Patience
+
+recovered = recover_history  # its earlier name
 
 __all__ = [
     "FlowerFleet",
@@ -17,6 +19,7 @@ __all__ = [
     "Recovered",
     "app",
     "patience_of",
+    "recover_history",
     "recover_if_asked",
     "recovered",
 ]

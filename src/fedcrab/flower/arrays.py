@@ -1,17 +1,23 @@
-"""Between Flower's named arrays and the flat float32 vector that everything else works on."""
+"""Between Flower's named arrays and the flat float32 vector that everything else works on.
+
+What a history recorded on Flower says about itself, so that a recovery asks as the training asked.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
-from fedcrab.errors import ConfigError
+from fedcrab.errors import ConfigError, HistoryError
+from fedcrab.history import History
 from fedcrab.types import Field, Layout, Vector
 
 STATISTICS = ("running_mean", "running_var")  # what torch calls BatchNorm's buffers
@@ -25,14 +31,14 @@ HEADER = re.compile(  # of numpy's file format, version 1, as numpy writes it
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ArrayLayout:
     """What a model looks like on Flower's side: its arrays by name, in their order, with their types."""
 
     layout: Layout
     dtypes: Mapping[str, str]
 
     @classmethod
-    def of(cls, arrays: ArrayRecord, *, buffers: Collection[str] | None = None) -> Model:
+    def of(cls, arrays: ArrayRecord, *, buffers: Collection[str] | None = None) -> ArrayLayout:
         """The shape of these arrays.
 
         ``buffers`` names those that are not trained; unless given, whole numbers and BatchNorm's statistics.
@@ -68,12 +74,10 @@ class Model:
         """The numbers of each array, of the shape that the model has."""
         if set(arrays) != set(self.dtypes):
             raise ValueError(f"the arrays are {_listed(arrays)} in place of {_listed(self.dtypes)}")
-        found = {field.name: numbers(arrays[field.name]) for field in self.layout.fields}
-        for field in self.layout.fields:
-            if (shape := found[field.name].shape) != field.shape:
-                raise ValueError(
-                    f"array {field.name!r} has shape {str(shape)[:40]} in place of {field.shape}"
-                )
+        found = {f.name: numbers(arrays[f.name]) for f in self.layout.fields}
+        for f in self.layout.fields:
+            if (shape := found[f.name].shape) != f.shape:
+                raise ValueError(f"array {f.name!r} has shape {str(shape)[:40]} in place of {f.shape}")
         return found
 
     def arrays(self, vector: Vector) -> ArrayRecord:
@@ -118,3 +122,53 @@ def _field(name: str, array: Array, buffers: Collection[str] | None) -> Field:
 
 def _listed(names: Collection[str]) -> str:
     return ", ".join(sorted(map(str, names)))[:200] or "none"
+
+
+KEY = "flower"
+ROUND = "server-round"
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetadata:
+    """Kept in the charter, as JSON."""
+
+    identity: str  # how clients are named: by registration, or by partition
+    strategy: str
+    dtypes: Mapping[str, str]
+    arrays_key: str = "arrays"
+    config_key: str = "config"
+    examples_key: str = "num-examples"
+    config: Mapping[str, Any] = field(default_factory=dict)  # what was sent along with each model
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps({KEY: asdict(self)})
+
+    @classmethod
+    def of(cls, history: History) -> RunMetadata:
+        """Those of a history, which must have been recorded on Flower."""
+        names = {f.name for f in history.charter.layout.fields}
+        try:
+            notes = cls(**json.loads(history.charter.notes)[KEY])
+            sound = set(notes.dtypes) == names and isinstance(notes.config, dict)
+        except (ValueError, TypeError, KeyError):
+            sound = False
+        if not sound:
+            raise HistoryError(
+                f"{history.path}: was not recorded on Flower; recover it with `fedcrab recover`"
+            )
+        return notes
+
+    def model(self, history: History) -> ArrayLayout:
+        """What the history's model looks like on Flower's side."""
+        return ArrayLayout(history.charter.layout, self.dtypes)
+
+
+def plain(config: ConfigRecord | None) -> dict[str, Any]:
+    """The settings of a config record that can be kept; the round is set anew each time."""
+    kept = {} if config is None else dict(config)
+    return {key: value for key, value in kept.items() if key != ROUND and not _has_bytes(value)}
+
+
+def _has_bytes(value: object) -> bool:
+    return isinstance(value, bytes) or (isinstance(value, list) and any(isinstance(v, bytes) for v in value))

@@ -8,6 +8,7 @@ apart from what the strategy made, so that a training killed and resumed is the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from logging import INFO
 from os import PathLike
 from pathlib import Path
@@ -18,15 +19,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedcrab.errors import ConfigError, RecordError
-from fedcrab.flower.arrays import Model
-from fedcrab.flower.exchange import Patience, Reason
-from fedcrab.flower.identity import Identities
-from fedcrab.flower.intake import Intake, Rooms
-from fedcrab.flower.measures import REPORTED, EvaluateFn
-from fedcrab.flower.notes import Notes, plain
-from fedcrab.flower.patient import PatientGrid
-from fedcrab.flower.recording import Recording
+from fedcrab.flower.arrays import ArrayLayout, RunMetadata, plain
+from fedcrab.flower.fleet import Identities
+from fedcrab.flower.replies import ReplyCollector, UpdateBuffers
+from fedcrab.flower.training_history import REPORTED, EvaluateFn, TrainingHistory
+from fedcrab.flower.waiting import Patience, PatientGrid, Reason
 from fedcrab.history.selection import Selection
+from fedcrab.types import utc_now
 
 
 class Recorder(Strategy):
@@ -42,17 +41,22 @@ class Recorder(Strategy):
         patience: Patience | None = None,
         buffers: Collection[str] | None = None,  # arrays that are not trained, unless it is to be guessed
         keep_open: bool = False,  # True leaves the history open for more rounds after ``start``
+        head_every: int = 0,  # log the history's head every so many rounds, to be kept outside; 0 never does
     ) -> None:
+        if not isinstance(head_every, int) or head_every < 0:
+            raise ConfigError(f"head_every must be a whole number of 0 or more, got {head_every!r}")
         self.strategy, self.path = strategy, Path(history)
         self._evaluate_fn, self._selection, self._buffers = evaluate_fn, selection, buffers
         self._patience, self._keep_open = patience or Patience(), keep_open
-        self._recording: Recording | None = None
+        self._head_every = head_every
+        self._recording: TrainingHistory | None = None
         self._identities: Identities | None = None
         self._grid: PatientGrid | None = None
-        self._intake: Intake | None = None
-        self._rooms = Rooms()
+        self._intake: ReplyCollector | None = None
+        self._rooms = UpdateBuffers()
         self._messages: list[Message] = []
         self._done = 0  # rounds of earlier runs
+        self._began: datetime | None = None  # the round that clients are in
 
     def summary(self) -> None:
         """Say what is recorded where, and what the strategy inside says."""
@@ -99,8 +103,9 @@ class Recorder(Strategy):
 
     def _take_up(self, initial: ArrayRecord, rounds: int) -> ArrayRecord:
         """The arrays to go on from: those of the last recorded round, else the initial ones."""
-        model = Model.of(initial, buffers=self._buffers)
-        self._recording = Recording.take_up(self.path, model, self._evaluate_fn)
+        model = ArrayLayout.of(initial, buffers=self._buffers)
+        every = self._head_every
+        self._recording = TrainingHistory.take_up(self.path, model, self._evaluate_fn, head_every=every)
         if self._recording is None:
             return initial
         self._done = self._recording.rounds
@@ -119,6 +124,7 @@ class Recorder(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As the strategy inside; who is asked, and from which model, is remembered."""
+        self._began = utc_now()
         kept = plain(config)
         messages = list(self.strategy.configure_train(server_round + self._done, arrays, config, grid))
         self._identities = self._identities or Identities(grid)
@@ -126,18 +132,28 @@ class Recorder(Strategy):
         asked = {m.metadata.dst_node_id for m in messages}
         clients = {node: c for node, c in self._identities.clients().items() if node in asked}
         start = recording.model.flatten(arrays)
-        self._intake = Intake(recording.model, start, clients, recording.notes.examples_key, self._rooms)
+        self._intake = ReplyCollector(
+            recording.model, start, clients, recording.notes.examples_key, self._rooms
+        )
         self._messages = [m for m in messages if m.metadata.dst_node_id in clients]
         return self._messages
 
-    def _recorded(self, arrays: ArrayRecord, config: dict[str, object], scheme: str) -> Recording:
+    def _recorded(self, arrays: ArrayRecord, config: dict[str, object], scheme: str) -> TrainingHistory:
         """The recording, begun with the first round."""
         if self._recording is None:
-            model = Model.of(arrays, buffers=self._buffers)
-            notes = Notes(scheme, _name(self.strategy), model.dtypes, *_keys(self.strategy), config=config)
+            model = ArrayLayout.of(arrays, buffers=self._buffers)
+            notes = RunMetadata(
+                scheme, _name(self.strategy), model.dtypes, *_keys(self.strategy), config=config
+            )
             start, evaluate, selection = model.flatten(arrays), self._evaluate_fn, self._selection
-            self._recording = Recording.create(
-                self.path, model, start, notes, evaluate=evaluate, selection=selection
+            self._recording = TrainingHistory.create(
+                self.path,
+                model,
+                start,
+                notes,
+                evaluate=evaluate,
+                selection=selection,
+                head_every=self._head_every,
             )
         self._recording.check_identity(scheme)
         return self._recording
@@ -158,7 +174,8 @@ class Recorder(Strategy):
         made: tuple[ArrayRecord | None, MetricRecord | None] = (None, None)
         if admitted.replies:
             made = self.strategy.aggregate_train(server_round + self._done, list(admitted.replies.values()))
-        after = recording.add(server_round - 1 + self._done, intake.start, admitted, made[0])
+        index = server_round - 1 + self._done
+        after = recording.add(index, intake.start, admitted, made[0], began=self._began)
         if self._grid is None:  # a loop of one's own, of which nobody says when it ends
             recording.settle()
         self._intake = None

@@ -1,23 +1,28 @@
 """Recovery on Flower, driven by the run's configuration.
 
-    flwr run . --run-config 'mode="recover" malicious="site-3,site-7" method="crab"'
+    flwr run . --run-config 'mode="recover" malicious="site-3,site-7"'
 
 | key | meaning |
 |---|---|
 | mode | `recover`; anything else leaves the app to train |
-| malicious | the ids, as the history has them |
+| malicious | the ids, as the history has them, by commas, quoted as in CSV; `site-3@20`: from round 20 on |
+| since | the round from which on all of them are malicious; before it they count as honest |
 | history | the directory that the Recorder wrote |
-| method | `crab` (that is crab-hardened), crab-paper, federaser, fedrecover, retrain |
+| method | replay, `crab` (that is crab-hardened), crab-paper, federaser, fedrecover, retrain, retrain-few, \
+finetune; unless given, replay where the history keeps the updates, else crab-hardened |
+| trust, every, asked | of replay: `trust=true` if every attacker is surely named; contact every so many \
+rounds, with so many clients |
 | recovered | the directory for the result; each step is kept, and a killed recovery goes on |
-| beta | how much poison is tolerated, in place of the method's own |
+| beta | how much poison is tolerated; none unless given |
 | unfound | how many others may be malicious without anybody knowing: `2`, or a share, `10%` |
+| anchor | true: keep every answer and ask all once more at the result, so that `certify` can prove more |
 | local-epochs | the epochs of the training, which federaser asks for a share of |
 | deadline, quorum, attempts | how long to wait for clients, for what share of them, how often |
 """
 
 from __future__ import annotations
 
-import json
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from logging import ERROR, INFO
@@ -28,22 +33,22 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from fedcrab.aggregate.rule import Aggregate
+from fedcrab.aggregate.mean import Aggregate
 from fedcrab.errors import ConfigError, FedcrabError
-from fedcrab.flower.exchange import Patience
+from fedcrab.flower.arrays import RunMetadata
 from fedcrab.flower.fleet import FlowerFleet
-from fedcrab.flower.notes import Notes
+from fedcrab.flower.waiting import Patience
 from fedcrab.history import History
-from fedcrab.history.disk import explained, sync_directory, write_named
-from fedcrab.history.snapshots import write_model
-from fedcrab.recover.methods import METHODS, Method
-from fedcrab.recover.progress import resumable, saved_model, saved_steps
-from fedcrab.rollback import Plan, plan
+from fedcrab.recover.folder import write_result
+from fedcrab.recover.methods import METHODS, Method, default_method
+from fedcrab.recover.run import MethodRun
+from fedcrab.rollback.decision import Plan, plan
+from fedcrab.rollback.malicious import listed, with_since
 from fedcrab.types import Fleet, Vector
 
 ALIASES = {"crab": "crab-hardened"}
 PLANNED = ("beta", "unfound")  # of the decision, where the run's configuration has them
-MODEL, SUMMARY = "model.safetensors", "summary.json"
+REPLAYED = ("trust", "every", "asked")  # of the method replay
 
 
 @dataclass(frozen=True)
@@ -70,15 +75,19 @@ def recover_if_asked(
         return None
     try:
         history = History.open(_text(asked, "history"))
+        begun = with_since(listed(_text(asked, "malicious")), _since(asked), history, {})
         fleet = FlowerFleet(grid, history, patience=patience or patience_of(asked))
-        found = recovered(
+        found = recover_history(
             history,
             fleet,
-            malicious=[part.strip() for part in _text(asked, "malicious").split(",") if part.strip()],
-            method=str(asked.get("method", "crab")),
+            malicious=list(begun),
+            since={client: start for client, start in begun.items() if start},
+            method=str(asked.get("method", "")) or None,
             out=Path(_text(asked, "recovered")),
             epochs=_whole(asked, "local-epochs"),
             aggregate=aggregate,
+            anchor=_yes(asked, "anchor"),
+            settings={name: asked[name] for name in REPLAYED if asked.get(name, "") != ""},
             **{name: asked[name] for name in PLANNED if asked.get(name, "") != ""},
         )
     except FedcrabError as error:
@@ -88,60 +97,69 @@ def recover_if_asked(
     return found
 
 
-def recovered(
+def recover_history(
     history: History,
     fleet: Fleet,
     *,
     malicious: list[str],
-    method: str,
     out: Path,
+    method: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     epochs: int | None = None,
     aggregate: Aggregate | None = None,
+    since: Mapping[str, int] | None = None,
+    anchor: bool = False,
     **planned: Any,
 ) -> Recovered:
     """Recover a history that was recorded on Flower; going on where an earlier call was killed.
 
-    ``planned`` is the plan's beta or unfound, in place of the method's own.
+    ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings``
+    are in place of its own.
+    ``since`` is from which round on clients are malicious, of those that were honest first. ``anchor`` keeps
+    every answer for the certificate, and asks every honest client once more at the result. ``planned`` is the
+    plan's beta or unfound, in place of the method's own.
     """
+    if method is None:
+        method, why = default_method(history)
+        if why:
+            log(INFO, "fedcrab: %s", why)
     name = ALIASES.get(method, method)
     row = _method(name)
-    decided = plan(history, malicious, **{**row.plan, **planned})
+    own = _settings(name, row, settings or {})
+    decided = plan(history, malicious, since=since or None, **{**row.plan, **planned})
     for warning in decided.warnings:
         log(INFO, "fedcrab: %s", warning)
-    settings = {**row.settings, "aggregate": aggregate, "epochs": epochs}
-    row.function(decided, fleet, **settings)  # refused here, before anything is written, if it cannot be
     asked = {key: getattr(decided, key) for key in planned}
-    request = {"method": name, **asked, **row.settings, "epochs": epochs}
-    for step in resumable(out / name, row.function, decided, fleet, request=request, **settings):
+    recovery = MethodRun(
+        name,
+        decided,
+        fleet,
+        settings=own,
+        aggregate=aggregate,
+        epochs=epochs,
+        saved=out / name,
+        anchor=anchor,
+    )
+    recovery.keep({**asked, "epochs": epochs})
+    for step in recovery:
         log(INFO, "fedcrab: round %d replayed with %d clients", step.round, len(step.clients))
-    steps = tuple(saved_steps(out / name))
-    layout = history.charter.layout
-    model = saved_model(out / name, layout) if steps else history.model(decided.rollback_round)
-    _write(out / name, history, decided, name, model)
-    return Recovered(name, decided, model, Notes.of(history).model(history).arrays(model), steps)
-
-
-def _write(directory: Path, history: History, decided: Plan, method: str, model: Vector) -> None:
-    """Leave the model and a summary, whole."""
-    with explained(f"{directory}: the result is not written"):
-        directory.mkdir(parents=True, exist_ok=True)
-        digest = write_model(directory / MODEL, history.charter.layout, model)
-        summary = {
-            "method": method,
-            "history": str(history.path.absolute()),
-            "history_head": history.contents.head,
-            "malicious": list(decided.malicious),
-            "model_sha256": digest,
-            "plan": decided.to_table(),
-        }
-        write_named(directory / SUMMARY, [json.dumps(summary, indent=1).encode()])
-        sync_directory(directory)
+    model, steps = recovery.model, tuple(recovery.tables)
+    write_result(out / name, decided, name, model)
+    return Recovered(name, decided, model, RunMetadata.of(history).model(history).arrays(model), steps)
 
 
 def _method(name: str) -> Method:
     if name not in METHODS:
         raise ConfigError(f"no method {name!r}; there are crab, {', '.join(METHODS)}")
     return METHODS[name]
+
+
+def _settings(name: str, row: Method, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those given, all of them the method's own."""
+    known = inspect.signature(row.function).parameters
+    if unknown := [setting for setting in given if setting not in known]:
+        raise ConfigError(f"method {name!r} has no setting {unknown[0]!r}")
+    return given
 
 
 def patience_of(asked: Mapping[str, Any]) -> Patience:
@@ -159,10 +177,22 @@ def _text(asked: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def _since(asked: Mapping[str, Any]) -> list[str]:
+    """The round for all, or such as ``site-3@20``, by commas."""
+    return [part.strip() for part in str(asked.get("since", "")).split(",") if part.strip()]
+
+
 def _whole(asked: Mapping[str, Any], key: str) -> int | None:
     value = asked.get(key)
     if value is not None and not isinstance(value, int):
         raise ConfigError(f"{key!r} must be a whole number, got {value!r}")
+    return value
+
+
+def _yes(asked: Mapping[str, Any], key: str) -> bool:
+    value = asked.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key!r} must be true or false, got {value!r}")
     return value
 
 

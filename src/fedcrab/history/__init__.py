@@ -1,6 +1,6 @@
 """What the server keeps while a model trains."""
 
-from fedcrab.history.selection import Every, Everything, Selective
-from fedcrab.history.store import History
+from fedcrab.history.history import History
+from fedcrab.history.selection import Compact, Every, Everything, Selective
 
-__all__ = ["Every", "Everything", "History", "Selective"]
+__all__ = ["Compact", "Every", "Everything", "History", "Selective"]

@@ -1,4 +1,4 @@
-"""The ledger: entries in an SQLite file, one row a round, one row a client of a round.
+"""The ledger: entries in an SQLite file, one row per round, one row per client of a round.
 
 Written in WAL mode with synchronous=FULL: what is committed is on the disk. Entries are only ever added.
 """
@@ -9,30 +9,19 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from logging import getLogger
 from pathlib import Path
 from time import monotonic, sleep
 
 import numpy as np
 
 from fedcrab.errors import HistoryError
-from fedcrab.history.entries import Closing, Entry, RoundEntry, WindowEntry
+from fedcrab.history.migrate import format_of, migrate
+from fedcrab.history.records import ClosingRecord, Record, RoundRecord, WindowRecord, instant_text
 
-SCHEMA = (
-    "CREATE TABLE charter (entry INTEGER PRIMARY KEY, settings TEXT NOT NULL, hash TEXT NOT NULL)",
-    "CREATE TABLE rounds (entry INTEGER PRIMARY KEY, round INTEGER NOT NULL, loss REAL, divergence REAL, "
-    "start TEXT NOT NULL, after TEXT NOT NULL, mean TEXT NOT NULL, updates TEXT, "
-    "compared_with TEXT NOT NULL, sketched INTEGER NOT NULL, coordinates BLOB NOT NULL, hash TEXT NOT NULL)",
-    "CREATE TABLE clients (round INTEGER NOT NULL, client TEXT NOT NULL, examples REAL NOT NULL, "
-    "norm REAL NOT NULL, cosine REAL NOT NULL, selected INTEGER NOT NULL, sha256 TEXT NOT NULL, "
-    "PRIMARY KEY (round, client)) WITHOUT ROWID",
-    "CREATE TABLE rejections (round INTEGER NOT NULL, place INTEGER NOT NULL, client TEXT NOT NULL, "
-    "reason TEXT NOT NULL, PRIMARY KEY (round, place)) WITHOUT ROWID",
-    "CREATE TABLE windows (entry INTEGER PRIMARY KEY, number INTEGER NOT NULL, first INTEGER NOT NULL, "
-    "last INTEGER NOT NULL, chosen TEXT NOT NULL, reference REAL, hash TEXT NOT NULL)",
-    "CREATE TABLE closing (entry INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, hash TEXT NOT NULL)",
-)
 APPLICATION = 0x46454443  # "FEDC", in the header of the file
-PATIENCE = 10.0  # seconds to wait for readers when the file is sealed
+PATIENCE = 10.0  # seconds that SQLite waits for another connection
+FOR_READERS = 600.0  # seconds to wait until nobody reads what is to be moved into the main file
 
 
 class Ledger:
@@ -71,10 +60,14 @@ class Ledger:
         """Make the tables of a new ledger."""
         with self._explained():
             self._connection.execute(f"PRAGMA application_id={APPLICATION}")
-            for statement in SCHEMA:
-                self._connection.execute(statement)
+            migrate(self._connection, found=0)
 
-    def append(self, entries: Iterable[tuple[int, Entry, str]]) -> None:
+    def migrate(self) -> None:
+        """Bring an older ledger to the newest format: nothing that it has changes, columns are added."""
+        with self._explained():
+            migrate(self._connection, found=format_of(self._connection))
+
+    def append(self, entries: Iterable[tuple[int, Record, str]]) -> None:
         """Add numbered entries with their hashes in one transaction, durable when this returns."""
         with self._explained():
             self._connection.execute("BEGIN IMMEDIATE")
@@ -87,22 +80,24 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def _insert(self, place: int, entry: Entry, digest: str) -> None:
-        if isinstance(entry, RoundEntry):
+    def _insert(self, place: int, entry: Record, digest: str) -> None:
+        if isinstance(entry, RoundRecord):
             self._insert_round(place, entry, digest)
-        elif isinstance(entry, WindowEntry):
+        elif isinstance(entry, WindowRecord):
             row = (entry.index, entry.first, entry.last, json.dumps(entry.chosen), entry.reference)
             self._put("windows", (place, *row, digest))
-        elif isinstance(entry, Closing):
+        elif isinstance(entry, ClosingRecord):
             self._put("closing", (place, entry.rounds, digest))
         else:
             self._put("charter", (place, json.dumps(entry.to_table()), digest))
 
-    def _insert_round(self, place: int, entry: RoundEntry, digest: str) -> None:
+    def _insert_round(self, place: int, entry: RoundRecord, digest: str) -> None:
         names = (entry.start, entry.after, entry.mean, entry.updates)
         points = np.ascontiguousarray(entry.coordinates.numbers, "<f8").tobytes()
         shape = (json.dumps(entry.references), int(entry.coordinates.sketched), points)
-        self._put("rounds", (place, entry.index, entry.loss, entry.divergence, *names, *shape, digest))
+        added = (instant_text(entry.began), instant_text(entry.ended))  # since format 1, in their order
+        row = (place, entry.index, entry.loss, entry.divergence, *names, *shape, digest, *added)
+        self._put("rounds", row)
         columns = (column.tolist() for column in entry.columns())
         for row in zip(entry.clients, *columns, entry.digests, strict=True):
             self._put("clients", (entry.index, *row))
@@ -114,10 +109,16 @@ class Ledger:
 
     def checkpoint(self) -> None:
         """Move all that is committed into the main file, force it to the disk, and empty the WAL."""
-        deadline = monotonic() + PATIENCE
+        deadline, told = monotonic() + FOR_READERS, False
         while self._is_busy():
             if monotonic() > deadline:
-                raise HistoryError(f"{self.path}: a reader did not let go within {PATIENCE:.0f} s; try again")
+                raise HistoryError(
+                    f"{self.path}: a reader did not let go within {FOR_READERS:.0f} s; "
+                    "nothing is lost, try again when it has ended"
+                )
+            if not told:
+                getLogger("fedcrab").warning("%s: waiting until somebody has read it", self.path)
+                told = True
             sleep(0.01)
 
     def _is_busy(self) -> bool:

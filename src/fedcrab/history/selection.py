@@ -12,17 +12,18 @@ from dataclasses import asdict, dataclass
 from math import isfinite, isnan
 from typing import Any
 
-from fedcrab.errors import ConfigError
+from fedcrab.errors import ConfigError, shown
+from fedcrab.history.compact import check_bits
 
 
 def _share(name: str, value: float) -> None:
     if not (isinstance(value, int | float) and 0 < value <= 1):
-        raise ConfigError(f"{name} must be above 0 and at most 1, got {value!r}")
+        raise ConfigError(f"{name} must be above 0 and at most 1, got {shown(value)}")
 
 
 def _count(name: str, value: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")
+        raise ConfigError(f"{name} must be a whole number of 1 or more, got {shown(value)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Selective:
         _share("clients", self.clients)
         _count("max_window", self.max_window)
         if not (isinstance(self.alpha, int | float) and 0 <= self.alpha < 1):
-            raise ConfigError(f"alpha must be at least 0 and below 1, got {self.alpha!r}")
+            raise ConfigError(f"alpha must be at least 0 and below 1, got {shown(self.alpha)}")
 
     def closes(self, reference: float, loss: float, length: int) -> bool:
         """Whether a window of ``length`` rounds ends with this loss."""
@@ -119,13 +120,55 @@ class Everything:
         return True
 
 
-Selection = Selective | Every | Everything
-_KINDS: Mapping[str, type[Selection]] = {"selective": Selective, "every": Every, "everything": Everything}
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Every update of every round in a few bits, beside what :class:`Selective` keeps (corrected replay).
+
+    Windows, rounds and clients are chosen exactly as by ``Selective`` with the same settings.
+    """
+
+    bits: int = 4  # per number: 2, 4 or 8
+    alpha: float = 0.1
+    rounds: float = 0.6
+    clients: float = 0.7
+    max_window: int = 10
+
+    def __post_init__(self) -> None:
+        check_bits(self.bits)
+        self._selective()
+
+    def _selective(self) -> Selective:
+        return Selective(self.alpha, self.rounds, self.clients, self.max_window)
+
+    def closes(self, reference: float, loss: float, length: int) -> bool:
+        """As ``Selective``."""
+        return self._selective().closes(reference, loss, length)
+
+    def choose(self, divergences: Mapping[int, float], *, seen: int, chosen: int) -> tuple[int, ...]:
+        """As ``Selective``: the rounds whose models are kept exactly."""
+        return self._selective().choose(divergences, seen=seen, chosen=chosen)
+
+    def select(self, cosines: Sequence[float]) -> tuple[bool, ...]:
+        """As ``Selective``."""
+        return self._selective().select(cosines)
+
+    def keeps_updates(self, round: int) -> bool:  # noqa: ARG002
+        """Always, also of rounds whose models are dropped."""
+        return True
+
+
+Selection = Selective | Every | Everything | Compact
+KINDS: Mapping[str, type[Selection]] = {
+    "selective": Selective,
+    "every": Every,
+    "everything": Everything,
+    "compact": Compact,
+}
 
 
 def to_table(selection: Selection) -> dict[str, Any]:
     """A selection as plain values, for the ledger."""
-    kind = next(name for name, cls in _KINDS.items() if isinstance(selection, cls))
+    kind = next(name for name, cls in KINDS.items() if isinstance(selection, cls))
     return {"kind": kind, **asdict(selection)}
 
 
@@ -133,9 +176,9 @@ def from_table(table: Mapping[str, Any]) -> Selection:
     """The selection that :func:`to_table` wrote down."""
     settings = dict(table)
     kind = settings.pop("kind", None)
-    if kind not in _KINDS:
-        raise ConfigError(f"unknown selection {kind!r}; known are {', '.join(_KINDS)}")
+    if kind not in KINDS:
+        raise ConfigError(f"unknown selection {kind!r}; known are {', '.join(KINDS)}")
     try:
-        return _KINDS[kind](**settings)
+        return KINDS[kind](**settings)
     except TypeError as error:
         raise ConfigError(f"selection {kind!r}: {error}") from error

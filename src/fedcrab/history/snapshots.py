@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from fedcrab.errors import DamagedError
-from fedcrab.history.disk import TEMPORARY, Part, read_regular, sync_directory, write_addressed, write_named
+from fedcrab.files import TEMPORARY, Part, read_regular, sync_directory, write_addressed, write_named
 from fedcrab.types import Layout, Vector
 from fedcrab.vectors import Matrix64, Sliced
 
 ENDING = ".safetensors"
 PIECE = 2**17  # numbers written at a time
 HEADER = 2**20  # bytes, far above what a layout's header can need
+RESERVED = "__metadata__"  # safetensors takes an entry of this name for remarks, not for a tensor
 _HASH = re.compile(r"[0-9a-f]{64}")
-_DTYPES: Mapping[str, type] = {"F32": np.float32, "F64": np.float64}
+_DTYPES: Mapping[str, type] = {"F32": np.float32, "F64": np.float64, "U8": np.uint8}
 
 
 def is_hash(text: object) -> bool:
@@ -46,16 +47,18 @@ class Snapshots:
         """Write the model ``start`` (or ``start + step``) with its tensors named; gives its hash."""
         return self._put(header(layout), _sums(start, step))
 
-    def hash_of(self, layout: Layout, model: Vector) -> str:
+    def hash_of(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
         """The hash that :meth:`put_model` would give."""
         digest = hashlib.sha256(header(layout))
-        for piece in _sums(model, None):
+        for piece in _sums(start, step):
             digest.update(piece)
         return digest.hexdigest()
 
-    def put_array(self, name: str, array: NDArray[np.float32] | NDArray[np.float64]) -> str:
+    def put_array(
+        self, name: str, array: NDArray[np.float32] | NDArray[np.float64] | NDArray[np.uint8]
+    ) -> str:
         """Write one tensor; gives its hash."""
-        dtype = "F64" if array.dtype == np.float64 else "F32"
+        dtype = next(name for name, kind in _DTYPES.items() if array.dtype == kind)
         return self._put(
             _header({name: array.shape}, dtype), _pieces(np.ascontiguousarray(array).reshape(-1))
         )

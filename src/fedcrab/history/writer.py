@@ -1,27 +1,163 @@
-"""The one writer of a history."""
+"""The one writer of a history.
+
+What is measured and written of a round before it counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
+from math import isnan
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
-from fedcrab.admission import screen
 from fedcrab.errors import DamagedError, HistoryError, RecordError
-from fedcrab.history.contents import Contents
-from fedcrab.history.disk import explained, hash_regular, sync_directory, write_again
-from fedcrab.history.entries import Charter, Closing, Entry, RoundEntry
+from fedcrab.files import Lock, file_errors, hash_regular, sync_directory, write_again
+from fedcrab.history.chain import LEDGER, SNAPSHOTS, Head
+from fedcrab.history.compact import Packing
+from fedcrab.history.gram import GramMeasures, measure, measure_sketched
 from fedcrab.history.ledger import Ledger
-from fedcrab.history.lock import Lock
-from fedcrab.history.measuring import Measuring, digests_of
-from fedcrab.history.seal import LEDGER, SNAPSHOTS, Head
+from fedcrab.history.ledger_state import LedgerState, NeededFile
+from fedcrab.history.limits import checked_round
+from fedcrab.history.records import ClosingRecord, Record, RoundRecord, Settings
+from fedcrab.history.selection import Compact
 from fedcrab.history.snapshots import Snapshots
-from fedcrab.history.verification import load
-from fedcrab.types import Round, Updates
-from fedcrab.vectors import is_finite
+from fedcrab.history.state import State
+from fedcrab.history.verify import load_state
+from fedcrab.types import Round, Updates, Vector
+from fedcrab.vectors import Sliced, weighted_mean
+
+SMALL = 2**10  # numbers of a sketch that nobody looks at
+ROUNDING = 1e-9  # of a cosine, far above what the order of its sums changes
+
+
+class RoundMeasurer:
+    """Makes the entry of a round, with a second thread for the files and the hashes."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self.snapshots = snapshots
+        self._beside = ThreadPoolExecutor(1)
+
+    def enter(self, now: State, round: Round) -> RoundRecord:
+        """Write the snapshots of a round and measure it; nothing points to them yet."""
+        charter, updates = now.charter, round.updates
+        written = self._beside.submit(self._put_snapshots, now, round)  # on another core,
+        digests = self._beside.submit(digests_of, updates)  # while this one measures
+        measures = self._measure(now, round)
+        start, after, stored = written.result()
+        cosines = measures.cosines[_first_alike(digests.result())]
+        selected = np.array(charter.selection.select(cosines.tolist()), bool)
+        counted = updates.weights * selected
+        mean = weighted_mean(updates.vectors, counted, charter.layout.trained(), self._beside)
+        return RoundRecord(
+            index=round.index,
+            loss=round.loss,
+            divergence=round.divergence,
+            start=start,
+            after=after,
+            mean=self.snapshots.put_array("mean", mean),
+            updates=stored,
+            clients=updates.clients,
+            examples=updates.weights.copy(),
+            norms=measures.norms,
+            cosines=cosines,
+            selected=selected,
+            digests=digests.result(),
+            references=now.references,
+            coordinates=measures.coordinates,
+            rejected=round.rejected,
+            began=round.began,
+            ended=round.ended,
+        )
+
+    def _put_snapshots(self, now: State, round: Round) -> tuple[str, str, str | None]:
+        """Write the models before and after the round, and the updates where they are kept."""
+        charter, updates = now.charter, round.updates
+        start = self._put_start(now, round.start)
+        step = round.aggregate if updates.clients else None  # nobody answered: the model stays
+        after = self.snapshots.put_model(charter.layout, round.start, step)
+        return start, after, self._put_updates(charter, round, updates)
+
+    def _put_updates(self, charter: Settings, round: Round, updates: Updates) -> str | None:
+        """Write the updates as the selection wants them: exactly, in a few bits, or not at all."""
+        if isinstance(charter.selection, Compact):
+            packing = Packing(charter.layout, charter.selection.bits)
+            step = round.aggregate if updates.clients else np.zeros_like(round.start)
+            packed = np.concatenate([packing.pack(updates.vectors), packing.pack(step[None])])
+            return self.snapshots.put_array("packed", packed)
+        if charter.selection.keeps_updates(round.index):
+            return self.snapshots.put_array("updates", updates.vectors)
+        return None
+
+    def differences(self, now: State, round: Round) -> list[str]:
+        """What of this round is not as the last one was recorded; empty where everything is the same.
+
+        When it was does not count: a round that is done again, bit for bit, is done later.
+        """
+        last, layout, updates = now.last, now.charter.layout, round.updates
+        if last is None:
+            return ["index"]
+        step = round.aggregate if updates.clients else None
+        same = {
+            "start": self.snapshots.hash_of(layout, round.start) == last.start,
+            "aggregate": self.snapshots.hash_of(layout, round.start, step) == last.after,
+            "loss": _equal(round.loss, last.loss),
+            "divergence": _equal(round.divergence, last.divergence),
+            "clients": updates.clients == last.clients,
+            "weights": updates.weights.tolist() == last.examples.tolist(),
+            "updates": digests_of(updates) == last.digests,
+            "rejected": round.rejected == last.rejected,
+        }
+        if all(same.values()) and updates.clients:  # a step so small that it is lost in M_t has a direction
+            cosines = measure_sketched(
+                updates.vectors, round.aggregate, (), layout.trained(), size=SMALL, seed=0, round=0
+            ).cosines
+            same["aggregate"] = bool(np.allclose(cosines, last.cosines, rtol=0, atol=ROUNDING))
+        return [name for name, is_same in same.items() if not is_same]
+
+    def _put_start(self, now: State, start: Vector) -> str:
+        """The hash of M_t, which the round before has left on the disk unless the model was changed since."""
+        known, layout = now.model, now.charter.layout
+        return (
+            known
+            if self.snapshots.hash_of(layout, start) == known
+            else self.snapshots.put_model(layout, start)
+        )
+
+    def _measure(self, now: State, round: Round) -> GramMeasures:
+        charter, updates = now.charter, round.updates
+        with ExitStack() as stack:
+            means = [stack.enter_context(self._mean(earlier, charter)) for earlier in now.compared()]
+            points = updates.vectors, round.aggregate, means, charter.layout.trained()
+            if len(updates.clients) <= charter.gram_limit:
+                return measure(*points)
+            return measure_sketched(*points, size=charter.sketch_size, seed=charter.seed, round=round.index)
+
+    def _mean(self, earlier: RoundRecord, charter: Settings) -> AbstractContextManager[Sliced]:
+        return self.snapshots.vector(earlier.mean, "mean", charter.layout.size)
+
+    def release(self) -> None:
+        """End the second thread."""
+        self._beside.shutdown()
+
+
+def digests_of(updates: Updates) -> tuple[str, ...]:
+    """The sha256 of each update."""
+    return tuple(hashlib.sha256(np.ascontiguousarray(row, "<f4").data).hexdigest() for row in updates.vectors)
+
+
+def _equal(one: float, other: float) -> bool:
+    return one == other or (isnan(one) and isnan(other))
+
+
+def _first_alike(digests: Sequence[str]) -> list[int]:
+    """For each update the first that is equal to it: equal updates tie, however a matrix product rounds."""
+    first: dict[str, int] = {}
+    return [first.setdefault(digest, place) for place, digest in enumerate(digests)]
 
 
 class Writer:
@@ -32,15 +168,15 @@ class Writer:
         self.snapshots = Snapshots(directory / SNAPSHOTS)
         self._lock = Lock(directory)
         self._ledger: Ledger | None = None
-        self._measuring = Measuring(self.snapshots)
+        self._measuring = RoundMeasurer(self.snapshots)
         try:
-            with explained(f"{directory}: its name is not safe on the disk"):
+            with file_errors(f"{directory}: its name is not safe on the disk"):
                 sync_directory(directory.absolute().parent)
             if Head.read(directory).ledger is not None:
                 self._refuse()  # sealed: not a byte of it is touched
             self._start()
             if self.contents.closed:
-                with explained(f"{directory}: not sealed"):
+                with file_errors(f"{directory}: not sealed"):
                     self._seal()
                 self._refuse()
         except BaseException:
@@ -52,17 +188,18 @@ class Writer:
 
     def _start(self) -> None:
         """Take up what is on the disk, which is all that counts, and clear away what is half done."""
-        load(self.directory)  # nothing is written to what is not sound
-        with explained(str(self.directory)):
+        load_state(self.directory, hold=False)  # nothing is written to what is not sound
+        with file_errors(str(self.directory)):
             self._save_wal()
         self._ledger = Ledger(self.directory / LEDGER)
         try:
-            with explained(str(self.directory)):
+            with file_errors(str(self.directory)):
                 self._ledger.checkpoint()
+                self._ledger.migrate()
                 # Only now: a commit that a killed writer left half announced counts, or is gone for good.
-                self.contents: Contents = load(self.directory)
+                self.contents: LedgerState = load_state(self.directory, hold=False)
                 self._write_head()
-                self.snapshots.keep_only(self.contents.needed())
+                self.snapshots.keep_only(self.contents.files())
                 self._check_means()
         except BaseException:
             self._let_go()
@@ -75,9 +212,10 @@ class Writer:
 
     def _check_means(self) -> None:
         """The means that coming rounds are compared with are read piece by piece: check them whole here."""
-        for digest, need in self.contents.needed().items():
-            if need.kind == "mean" and hash_regular(self.snapshots.path(digest)) != digest:
-                raise DamagedError(f"{self.snapshots.path(digest)}: sha256 differs ({need})")
+        for entry in () if self.contents.closed else self.contents.now.compared():
+            path = self.snapshots.path(entry.mean)
+            if hash_regular(path) != entry.mean:
+                raise DamagedError(f"{path}: sha256 differs ({NeededFile('mean', entry.index)})")
 
     def _write_head(self, ledger: str | None = None) -> None:
         Head(self.contents.entries, self.contents.head, ledger).write(self.directory)
@@ -85,40 +223,43 @@ class Writer:
     def record(self, round: Round) -> None:
         """Add a round; recording the last one again, with the same content, changes nothing."""
         self._open_ledger()
-        updates, rejected = screen(round.updates, size=self.contents.charter.layout.size)
-        _check_round(round, self.contents.charter, len(self.contents.rounds))
-        if round.index == len(self.contents.rounds) - 1:
-            return self._check_same(round, updates)
-        with explained(f"{self.directory}: round {round.index} is not recorded"):
-            entry = self._measuring.enter(self.contents, round, updates, rejected)
+        now = self.contents.now
+        checked = checked_round(round, now.charter, now.rounds)
+        if checked.index == now.rounds - 1:
+            return self._check_same(checked)
+        with file_errors(f"{self.directory}: round {checked.index} is not recorded"):
+            entry = self._measuring.enter(now, checked)
             self.snapshots.settle()
-            staged = self.contents.extended(entry)
-            decision = [staged.decide()] if staged.window_is_full() else []
-            self._commit(entry, *decision)
+            after = now.extended(entry)
+            decided = [_decided(after)] if after.window_is_full() else []
+            self._commit((entry, after), *decided)
         return None
 
-    def _check_same(self, round: Round, updates: Updates) -> None:
-        last = self.contents.rounds[-1]
-        if last.clients != updates.clients or last.digests != digests_of(updates):
-            raise RecordError(f"round {round.index} is recorded already, with other updates")
+    def _check_same(self, round: Round) -> None:
+        """The last round may be recorded again, by one who did not see it acknowledged: all as it was."""
+        different = self._measuring.differences(self.contents.now, round)
+        if different:
+            raise RecordError(
+                f"round {round.index} is recorded already, with other {', '.join(different)}; "
+                f"round {round.index + 1} comes next"
+            )
 
-    def _commit(self, *entries: Entry) -> None:
-        """Make entries part of the history: all of them or none."""
-        contents, rows = self.contents, []
-        for entry in entries:
-            contents = contents.extended(entry)
-            rows.append((contents.entries - 1, entry, contents.head))
+    def _commit(self, *steps: tuple[Record, State]) -> None:
+        """Make entries part of the history, each with where it stands then: all of them or none."""
+        files = self.contents.now.files().union(*(_brought(entry) for entry, _ in steps))
         try:
-            self._open_ledger().append(rows)
-            previous, self.contents = self.contents, contents
+            self._open_ledger().append([(now.entries - 1, entry, now.head) for entry, now in steps])
+            for entry, now in steps:
+                self.contents.take(entry, now)
             self._write_head()
         except BaseException:
             self._let_go()
             raise
-        self.snapshots.drop(_files(previous, entries) - contents.needed().keys())
+        self.snapshots.drop(name for name in files if not self.contents.needs(name))
 
     def _open_ledger(self) -> Ledger:
         """The ledger; opened anew, with all that is on the disk, after something went wrong with it."""
+        self._lock.check()
         if self._ledger is None:
             self._start()
         if self._ledger is None or self.contents.closed:
@@ -134,19 +275,22 @@ class Writer:
 
     def close(self) -> None:
         """Decide the open window, end the history, and seal it."""
+        self._lock.check()
         if self._ledger is None:
             self._start()
-        with explained(f"{self.directory}: not closed"):
+        with file_errors(f"{self.directory}: not closed"):
             if not self.contents.closed:
-                decision = [self.contents.decide()] if self.contents.pending else []
-                self._commit(*decision, Closing(len(self.contents.rounds)))
+                now = self.contents.now
+                decided = [_decided(now)] if now.pending else []
+                ending, after = ClosingRecord(now.rounds), decided[-1][1] if decided else now
+                self._commit(*decided, (ending, after.extended(ending)))
             self._seal()
         self.release()
 
     def _seal(self) -> None:
         """From here on not a byte changes."""
         try:
-            self.snapshots.keep_only(self.contents.needed())
+            self.snapshots.keep_only(self.contents.files())
             self.snapshots.settle()
             if self._ledger is not None:
                 self._ledger.checkpoint()
@@ -156,31 +300,22 @@ class Writer:
         self._write_head(ledger=hash_regular(self.directory / LEDGER))
 
     def release(self) -> None:
-        """Stop writing; the history stays open for a later writer."""
+        """Stop writing; the history stays open for a later writer. In a forked child, nothing."""
+        if not self._lock.is_held:
+            return
         self._let_go()
         self._measuring.release()
         self._lock.release()
 
 
-def _files(contents: Contents, entries: Iterable[Entry]) -> set[str]:
-    """The snapshots that the contents needed, or that these entries brought."""
-    rounds = [e for e in entries if isinstance(e, RoundEntry)]
-    brought = {name for e in rounds for name in (e.start, e.after, e.mean, e.updates) if name}
-    return brought | contents.needed().keys()
+def _decided(now: State) -> tuple[Record, State]:
+    """The decision over the open window, and where the history stands after it."""
+    decision = now.decide()
+    return decision, now.extended(decision)
 
 
-def _check_round(round: Round, charter: Charter, expected: int) -> None:
-    """The server's own part of a round is sound; what is not is a mistake in the caller's code."""
-    if round.index not in (expected, expected - 1) or round.index < 0:
-        raise RecordError(f"round {expected} comes next, got round {round.index}")
-    for name, vector in (("start", round.start), ("aggregate", round.aggregate)):
-        if np.shape(vector) != (charter.layout.size,) or vector.dtype != np.float32:
-            raise RecordError(
-                f"round {round.index}: {name} must be {charter.layout.size} float32 numbers, "
-                f"got {getattr(vector, 'dtype', type(vector).__name__)} of shape {np.shape(vector)}"
-            )
-        if not is_finite(vector):
-            raise RecordError(
-                f"round {round.index}: {name} is not finite; pass what clients send through fedcrab.admit "
-                "before aggregating"
-            )
+def _brought(entry: Record) -> set[str]:
+    """The snapshots that were written for an entry."""
+    if not isinstance(entry, RoundRecord):
+        return set()
+    return {name for name in (entry.start, entry.after, entry.mean, entry.updates) if name}

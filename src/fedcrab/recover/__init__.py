@@ -1,25 +1,39 @@
-"""Recovery methods, one file a method: generators of steps over any fleet.
+"""Recovery methods, one file per method: generators of steps over any fleet.
 
 Each is called ``method(plan, fleet, *, aggregate=None, epochs=None, after=None, ...)``. None asks a malicious
 client, changes the history or sees test data.
 """
 
+from fedcrab.recover.answers import AnswerFolder, Answers, RecordedFleet, ask_at
 from fedcrab.recover.crab import CRAB_PRESETS, crab
 from fedcrab.recover.federaser import federaser
 from fedcrab.recover.fedrecover import fedrecover
-from fedcrab.recover.progress import Progress, resumable
-from fedcrab.recover.retrain import retrain
-from fedcrab.recover.step import Capped, Pair, Step
+from fedcrab.recover.finetune import finetune
+from fedcrab.recover.replay import replay
+from fedcrab.recover.retrain import retrain, retrain_few
+from fedcrab.recover.saved_steps import SavedSteps, resumable
+from fedcrab.recover.step import Capped, Pair, ReplayState, Step
+
+Progress = SavedSteps  # its earlier name
 
 __all__ = [
     "CRAB_PRESETS",
+    "AnswerFolder",
+    "Answers",
     "Capped",
     "Pair",
     "Progress",
+    "RecordedFleet",
+    "ReplayState",
+    "SavedSteps",
     "Step",
+    "ask_at",
     "crab",
     "federaser",
     "fedrecover",
+    "finetune",
+    "replay",
     "resumable",
     "retrain",
+    "retrain_few",
 ]

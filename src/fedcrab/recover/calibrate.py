@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedcrab.errors import ConfigError
-from fedcrab.recover.step import Capped, Harvest
+from fedcrab.recover.step import Capped, RoundUpdates
 from fedcrab.types import ClientId, Layout, Rejection, Updates, Vector
 from fedcrab.vectors import norm
 
@@ -31,7 +31,9 @@ def calibrate(fresh: Vector, ratio: float, trained: Sequence[slice]) -> Vector:
     return calibrated
 
 
-def calibrated(renewed: Harvest, lengths: Mapping[ClientId, float], *, cap: float, layout: Layout) -> Harvest:
+def calibrated(
+    renewed: RoundUpdates, lengths: Mapping[ClientId, float], *, cap: float, layout: Layout
+) -> RoundUpdates:
     """Every renewal at its client's length, or as near to it as the cap allows."""
     moving = without_zero(renewed, layout)
     trained, updates, capped = layout.trained(), moving.updates, []
@@ -46,7 +48,7 @@ def calibrated(renewed: Harvest, lengths: Mapping[ClientId, float], *, cap: floa
     return replace(moving, updates=scaled, capped=tuple(capped), renewed=norms)
 
 
-def without_zero(renewed: Harvest, layout: Layout) -> Harvest:
+def without_zero(renewed: RoundUpdates, layout: Layout) -> RoundUpdates:
     """The renewals that have a direction; the clients of the others are dropped."""
     updates, trained = renewed.updates, layout.trained()
     still = [c for c, row in zip(updates.clients, updates.vectors, strict=True) if not norm(row, trained)]

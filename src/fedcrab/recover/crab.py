@@ -14,7 +14,11 @@ against division by almost nothing only:
 - ``cap``: the ratio of calibration is at most this. Where attackers and honest clients fought, the
   history's norms are inflated, and calibrating to them overshoots.
 - ``settle``: the last rounds are aggregated as renewed. Which these are follows from the plan, also
-  where one of them turns out to have no honest client.
+  where one of them turns out to have no honest client. With ``everyone`` they ask every honest participant,
+  not the selected alone: where clients' data differ, the selected end points of accuracy short.
+
+A rule that needs more answers than a round has selected clients (Krum, trimmed mean) gets every honest
+participant of that round; where these are too few too, the recovery is refused before it starts.
 
 A renewal of zero is dropped in every round, calibrated or not.
 """
@@ -22,25 +26,19 @@ A renewal of zero is dropped in every round, calibrated or not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from fedcrab.aggregate.buffers import beside_buffers
-from fedcrab.aggregate.fedavg import fedavg
-from fedcrab.aggregate.rule import Aggregate
+from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.errors import ConfigError
-from fedcrab.history import History
 from fedcrab.recover.calibrate import SAFE_RATIO, calibrated, check_cap, without_zero
-from fedcrab.recover.renewal import check_epochs, renew
-from fedcrab.recover.step import Step
-from fedcrab.rollback import Plan
+from fedcrab.recover.step import Lengths, Step, check_answers, check_epochs, fewest_answers, renew
+from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet
-from fedcrab.vectors import Matrix64
 
 CRAB_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "hardened": {"gap": True, "cap": 3.0, "settle": 2},
-    "paper": {"gap": False, "cap": SAFE_RATIO, "settle": 0},
+    "hardened": {"gap": True, "cap": 3.0, "settle": 2, "everyone": True},
+    "paper": {"gap": False, "cap": SAFE_RATIO, "settle": 0, "everyone": False},
 }
 
 
@@ -54,6 +52,7 @@ def crab(
     gap: bool = True,
     cap: float = 3.0,
     settle: int = 2,
+    everyone: bool = True,
 ) -> Iterator[Step]:
     """Recover from the plan's rollback model; the defaults are preset ``hardened``.
 
@@ -64,7 +63,23 @@ def crab(
     check_cap(cap)
     if not isinstance(settle, int) or isinstance(settle, bool) or settle < 0:
         raise ConfigError(f"settle must be a whole number of 0 or more, got {settle!r}")
-    return _replay(plan, fleet, aggregate or fedavg(), epochs, after, gap, cap, settle)
+    rule = aggregate or fedavg()
+    asking = replace(plan, replay=asked_in(plan, rule, settle if everyone else 0))
+    check_answers(rule, dict(asking.replay))
+    return _replay(asking, fleet, rule, epochs, after, gap, cap, settle)
+
+
+def asked_in(plan: Plan, rule: Aggregate, last: int) -> tuple[tuple[int, tuple[ClientId, ...]], ...]:
+    """Whom Crab asks in each replayed round: the honest selected clients.
+
+    Every honest participant in the ``last`` rounds, and wherever the rule needs more answers than that.
+    """
+    needed = fewest_answers(rule, max((len(clients) for _, clients in plan.replay), default=0) + 1)
+    settled = len(plan.replay) - last
+    return tuple(
+        (t, plan.askable(t) if place >= settled or 0 < len(clients) < needed else clients)
+        for place, (t, clients) in enumerate(plan.replay)
+    )
 
 
 def _replay(
@@ -78,38 +93,41 @@ def _replay(
     settle: int,
 ) -> Iterator[Step]:
     layout = plan.history.charter.layout
-    rule, lengths = beside_buffers(aggregate, layout), planned_lengths(plan, gap)
+    rule, lengths = with_buffers(aggregate, layout), planned_lengths(plan, gap)
     model = after.model if after else plan.history.model(plan.rollback_round)
     for place, (t, clients) in enumerate(plan.replay):
         if after and t <= after.round:
             continue
         renewed = renew(fleet, model, clients, round=t, epochs=epochs)
-        if place < len(plan.replay) - settle:
-            used = calibrated(renewed, lengths[t], cap=cap, layout=layout)
-        else:
-            used = without_zero(renewed, layout)
+        fresh = without_zero(renewed, layout)
+        last = place >= len(plan.replay) - settle
+        used = fresh if last else calibrated(fresh, lengths[t], cap=cap, layout=layout)
         step = used.applied(model, rule, layout, t)
+        if fresh.updates.clients:
+            there = plan.history.model(t)
+            step = replace(
+                step, measured=Lengths.of(fresh.updates, model, step.model, there, layout.trained())
+            )
         yield step
         model = step.model
 
 
 def planned_lengths(plan: Plan, gap: bool) -> dict[int, dict[ClientId, float]]:
-    """The length that each client is calibrated to, in each replayed round."""
-    clients, norms = _norms(plan.history)
-    rounds = [t for t, _ in plan.replay]
-    first = [rounds[0], *(t + 1 for t in rounds[:-1])] if gap else rounds
-    return {
-        end: dict(zip(clients, norms[begin : end + 1].sum(axis=0).tolist(), strict=True))
-        for begin, end in zip(first, rounds, strict=True)
-    }
+    """The length that each client is calibrated to, in each replayed round: of those who replay it alone.
 
-
-def _norms(history: History) -> tuple[tuple[ClientId, ...], Matrix64]:
-    """‖u_t^c‖, a row a round, a column a client; where c took no part, its nearest earlier norm."""
-    clients = history.clients
-    column = {client: place for place, client in enumerate(clients)}
-    norms, latest = np.zeros((len(history.rounds), len(clients))), np.zeros(len(clients))
-    for row, entry in zip(norms, history.rounds, strict=True):
-        latest[[column[client] for client in entry.clients]] = entry.norms
-        row[:] = latest
-    return clients, norms
+    ‖u_t^c‖, summed over the rounds since the previous replayed one if ``gap``; where c took no part, its
+    nearest earlier norm. Memory grows with the clients who replay, not with all who were ever seen.
+    """
+    rounds, ends = plan.history.rounds, [t for t, _ in plan.replay]
+    begins = [ends[0], *(t + 1 for t in ends[:-1])] if gap and ends else ends
+    wanted = {client for _, clients in plan.replay for client in clients}
+    latest, lengths, done = dict[ClientId, float](), dict[int, dict[ClientId, float]](), 0
+    for begin, (end, clients) in zip(begins, plan.replay, strict=True):
+        sums = dict.fromkeys(clients, 0.0)
+        for entry in rounds[done : end + 1]:
+            norms = zip(entry.clients, entry.norms.tolist(), strict=True)
+            latest.update((client, norm) for client, norm in norms if client in wanted)
+            if entry.index >= begin:
+                sums = {client: total + latest.get(client, 0.0) for client, total in sums.items()}
+        lengths[end], done = sums, end + 1
+    return lengths

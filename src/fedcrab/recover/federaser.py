@@ -16,16 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from fedcrab.aggregate.buffers import beside_buffers
-from fedcrab.aggregate.fedavg import fedavg
-from fedcrab.aggregate.rule import Aggregate
+from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
-from fedcrab.history.entries import RoundEntry
+from fedcrab.history.records import RoundRecord
 from fedcrab.recover.calibrate import SAFE_RATIO, calibrated, check_cap
-from fedcrab.recover.renewal import check_epochs, renew
-from fedcrab.recover.step import Harvest, Step
-from fedcrab.rollback import Plan
+from fedcrab.recover.step import RoundUpdates, Step, check_answers, check_epochs, renew
+from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet
 
 
@@ -51,8 +48,9 @@ def federaser(
         raise ConfigError(f"every must be a whole number of 1 or more, got {every!r}")
     fewer = fewer_epochs(epochs, ratio)
     check_history(plan.history)
-    rounds = plan.history.kept[::every]
-    return _replay(plan, fleet, aggregate or fedavg(), fewer, after, rounds, cap)
+    rounds, rule = plan.history.kept[::every], aggregate or fedavg()
+    check_answers(rule, {t: plan.askable(t) if t else plan.honest(t) for t in rounds})
+    return _replay(plan, fleet, rule, fewer, after, rounds, cap)
 
 
 def fewer_epochs(epochs: int | None, ratio: float) -> int | None:
@@ -86,15 +84,15 @@ def _replay(
     cap: float,
 ) -> Iterator[Step]:
     history, layout = plan.history, plan.history.charter.layout
-    rule = beside_buffers(aggregate, layout)
+    rule = with_buffers(aggregate, layout)
     model = after.model if after else history.initial_model()
     for t in rounds:
         if after and t <= after.round:
             continue
         if t == 0:
-            used = Harvest(history.updates(0).without(plan.malicious))
+            used = RoundUpdates(history.updates(0).only(plan.honest(0)))
         else:
-            lengths = _honest_norms(history.rounds[t], plan.malicious)
+            lengths = _norms(history.rounds[t], plan.askable(t))
             renewed = renew(fleet, model, list(lengths), round=t, epochs=epochs)
             used = calibrated(renewed, lengths, cap=cap, layout=layout)
         step = used.applied(model, rule, layout, t)
@@ -102,7 +100,7 @@ def _replay(
         model = step.model
 
 
-def _honest_norms(entry: RoundEntry, malicious: Sequence[ClientId]) -> dict[ClientId, float]:
-    """‖u_t^c‖ of the honest participants."""
+def _norms(entry: RoundRecord, clients: Sequence[ClientId]) -> dict[ClientId, float]:
+    """‖u_t^c‖ of these participants."""
     norms = dict(zip(entry.clients, entry.norms.tolist(), strict=True))
-    return {client: length for client, length in norms.items() if client not in malicious}
+    return {client: norms[client] for client in clients}

@@ -14,24 +14,98 @@ are scaled here: T/10, T/8 and T/20 of T rounds (40 rounds: 4, 5 and 2). Reading
 the first correction comes ``correct_every`` rounds after the warm-up; a fixed abnormality gives a pair too;
 a round in which ŵ = M gives none; a client with fewer pairs than ``pairs`` is estimated from those it has.
 Buffers (BatchNorm's statistics and counters) are no part of pairs or τ: an estimate takes them as stored.
+
+FedRecover's abnormality threshold: above it, an estimated number is not believed.
+
+    τ = max over rounds t of τ_t,   at most a share ``tolerance`` of all |u_t^c[k]| exceed τ_t
+
+over the honest clients c of round t and the trained numbers k.
+
+FedRecover's estimate of one client's update, and the pairs that it is made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import floor
 
-from fedcrab.aggregate.buffers import beside_buffers
-from fedcrab.aggregate.fedavg import fedavg
-from fedcrab.aggregate.rule import Aggregate
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
-from fedcrab.recover.abnormality import largest_usual
-from fedcrab.recover.estimate import estimate, learnt, trained_only
-from fedcrab.recover.renewal import check_epochs, renew
-from fedcrab.recover.step import Harvest, Pairs, Step
-from fedcrab.rollback import Plan
+from fedcrab.lbfgs import hessian_product
+from fedcrab.recover.step import Pair, Pairs, RoundUpdates, Step, check_answers, check_epochs, renew
+from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Rejection, Updates, Vector
+from fedcrab.vectors import is_finite
+
+PAIRS = 2  # of the model's way and the updates' change, that an estimate is made from
+
+
+def largest_usual(history: History, malicious: Collection[ClientId], tolerance: float) -> float:
+    """τ, by one pass over the stored updates."""
+    trained = history.charter.layout.trained()
+    rounds = (history.updates(entry.index).without(malicious) for entry in history.rounds)
+    return max((_usual(updates, trained, tolerance) for updates in rounds), default=0.0)
+
+
+def _usual(updates: Updates, trained: Sequence[slice], tolerance: float) -> float:
+    """τ_t: the smallest of the values that few enough others exceed."""
+    exceeding = floor(tolerance * len(updates.clients) * sum(part.stop - part.start for part in trained))
+    largest = [_largest(np.abs(row[part]), exceeding + 1) for row in updates.vectors for part in trained]
+    return float(_largest(np.concatenate(largest), exceeding + 1)[0]) if largest else 0.0
+
+
+def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """The ``count`` largest, the smallest of them first."""
+    if count >= len(values):
+        return np.sort(values)
+    return np.partition(values, len(values) - count)[-count:]
+
+
+def estimate(
+    stored: Vector, pairs: Sequence[Pair], moved: Vector, tau: float, layout: Layout
+) -> Vector | str:
+    """û = u + H̃·(ŵ - M), or why it is of no use.
+
+    τ bounds every trained number of a usable estimate.
+    """
+    if not pairs:
+        return "there is no pair to estimate from"
+    product = hessian_product([p.moved for p in pairs], [p.changed for p in pairs], moved)
+    if product is None:
+        return "the pairs determine no Hessian"
+    product += stored
+    largest = max((float(np.abs(product[part]).max()) for part in layout.trained()), default=0.0)
+    if not largest <= tau:
+        return f"the estimate reaches {largest:.3g}, above {tau:.3g}"
+    return product.astype(np.float32)
+
+
+def learnt(
+    pairs: Pairs, exact: Updates, stored: Updates, moved: Vector, *, round: int, memory: int, layout: Layout
+) -> Pairs:
+    """The pairs with those of this round's exact answers, the last ``memory`` of each client."""
+    if not moved.any():
+        return pairs
+    before, longer = dict(zip(stored.clients, stored.vectors, strict=True)), dict(pairs)
+    for client, vector in zip(exact.clients, exact.vectors, strict=True):
+        with np.errstate(over="ignore"):
+            changed = trained_only(vector - before[client], layout)
+        if is_finite(changed):
+            longer[client] = (*longer.get(client, ()), Pair(round, moved, changed))[-memory:]
+    return longer
+
+
+def trained_only(vector: Vector, layout: Layout) -> Vector:
+    """The vector with zero in place of buffers, which then have no part in any product."""
+    result = np.zeros_like(vector)
+    for part in layout.trained():
+        result[part] = vector[part]
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +133,7 @@ def fedrecover(
     warm_up: int | None = None,
     correct_every: int | None = None,
     tune: int | None = None,
-    pairs: int = 2,
+    pairs: int = PAIRS,
     tolerance: float = 1e-6,
 ) -> Iterator[Step]:
     """Recover from the first model on; only who is malicious is taken from the plan.
@@ -72,7 +146,9 @@ def fedrecover(
     _check(pairs, tolerance)
     check_history(plan.history)
     schedule = scheduled(len(plan.history.rounds), pairs, warm_up, correct_every, tune)
-    return _recover(plan, fleet, aggregate or fedavg(), epochs, after, schedule, pairs, tolerance)
+    rule = aggregate or fedavg()
+    check_answers(rule, {entry.index: plan.askable(entry.index) for entry in plan.history.rounds})
+    return _recover(plan, fleet, rule, epochs, after, schedule, pairs, tolerance)
 
 
 def scheduled(
@@ -95,6 +171,12 @@ def scheduled(
     return Schedule(rounds, **usual)
 
 
+def exact_rounds(rounds: int) -> list[int]:
+    """The rounds in which everybody is asked, of a training of so many, by the schedule that is usual."""
+    schedule = scheduled(rounds, PAIRS, None, None, None)
+    return [t for t in range(rounds) if schedule.is_exact(t)]
+
+
 def _check(pairs: int, tolerance: float) -> None:
     if not isinstance(pairs, int) or isinstance(pairs, bool) or pairs < 1:
         raise ConfigError(f"pairs must be a whole number of 1 or more, got {pairs!r}")
@@ -105,10 +187,10 @@ def _check(pairs: int, tolerance: float) -> None:
 def check_history(history: History) -> None:
     """Every round is estimated from its stored updates."""
     for entry in history.rounds:
-        if entry.updates is None or history.contents.state(entry.index) == "dropped":
+        if not history.contents.has_updates(entry.index):
             raise HistoryError(
                 f"{history.path}: round {entry.index} keeps no update vectors, which fedrecover needs; "
-                "recover with crab, federaser or retrain, or record with Everything()"
+                "recover with crab, federaser or retrain, or record with Compact() or Everything()"
             )
 
 
@@ -123,10 +205,10 @@ def _recover(
     tolerance: float,
 ) -> Iterator[Step]:
     history, layout = plan.history, plan.history.charter.layout
-    rule, tau = beside_buffers(aggregate, layout), largest_usual(history, plan.malicious, tolerance)
+    rule, tau = with_buffers(aggregate, layout), largest_usual(history, plan.malicious, tolerance)
     model, pairs = (after.model, after.pairs) if after else (history.initial_model(), {})
     for t in range(after.round + 1 if after else 0, schedule.rounds):
-        stored = history.updates(t).without(plan.malicious)
+        stored = history.updates(t).only(plan.askable(t))
         moved = trained_only(model - history.model(t), layout)
         estimates, fixed = _usable(
             {} if schedule.is_exact(t) else _estimates(stored, pairs, moved, tau, layout)
@@ -157,8 +239,8 @@ def _usable(
 
 
 def _together(
-    renewed: Harvest, stored: Updates, estimates: Mapping[ClientId, Vector], fixed: tuple[Rejection, ...]
-) -> Harvest:
+    renewed: RoundUpdates, stored: Updates, estimates: Mapping[ClientId, Vector], fixed: tuple[Rejection, ...]
+) -> RoundUpdates:
     """Exact and estimated updates as one round's."""
     examples = dict(zip(stored.clients, stored.weights.tolist(), strict=True))
     exact = zip(renewed.updates.clients, renewed.updates.vectors, renewed.updates.weights, strict=True)

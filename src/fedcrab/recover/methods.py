@@ -1,35 +1,180 @@
-"""The recovery methods by name. A new one is one row here."""
+"""The recovery methods by name, and the traits by which everything else tells them apart.
+
+A new method is one row here: commands, Flower, suites, tables and the page read the row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from fedcrab.history import Every, Everything, Selective
+from fedcrab.errors import HistoryError
+from fedcrab.history import Compact, Every, Everything, History, Selective
 from fedcrab.history.selection import Selection
 from fedcrab.recover.crab import CRAB_PRESETS, crab
+from fedcrab.recover.federaser import check_history as federaser_needs
 from fedcrab.recover.federaser import federaser
-from fedcrab.recover.fedrecover import fedrecover
-from fedcrab.recover.retrain import retrain
+from fedcrab.recover.fedrecover import check_history as fedrecover_needs
+from fedcrab.recover.fedrecover import exact_rounds, fedrecover
+from fedcrab.recover.finetune import ROUNDS, finetune
+from fedcrab.recover.replay import check_history as replay_needs
+from fedcrab.recover.replay import replay
+from fedcrab.recover.retrain import PER_ROUND, retrain, retrain_few
 from fedcrab.recover.step import Step
-from fedcrab.rollback import PRESETS
+from fedcrab.rollback.decision import PRESETS, Plan
+from fedcrab.types import Vector
+
+Settings = Mapping[str, Any]
+
+
+def _every_round(plan: Plan, _: Settings) -> int:
+    return len(plan.history.rounds)
 
 
 @dataclass(frozen=True)
 class Method:
-    """A recovery method: its function, how the rollback is decided, its own settings, what it needs."""
+    """A recovery method: its function, how the rollback is decided, its settings, and its traits."""
 
+    title: str  # for people
     function: Callable[..., Iterator[Step]]
-    plan: Mapping[str, Any]  # evidence, rule, beta
-    settings: Mapping[str, Any]
+    preset: str  # of the decision: a row of PRESETS
     selection: Selection  # the history that it was made for
+    settings: Settings = field(default_factory=dict)
+    added: Settings = field(default_factory=dict)  # settings newer than published results, as then
+    start: Literal["initial", "rollback", "final"] = "initial"  # the model that its first step starts from
+    needs_history: bool = True  # whether the history must be stored for it; else only who took part when
+    check: Callable[[History], None] | None = None  # raises where a history does not have what it needs
+    length: Callable[[Plan, Settings], int] = _every_round  # about how many steps there will be
+    by_plan: bool = False  # whether it asks whom the plan says when the plan says, so that its cost is known
+    contacts: Callable[[History], Sequence[int]] | None = None  # rounds that ask all, where known before
+    most: int | None = None  # asked in each of these rounds, of those who took part; None: all
+    remark: str = ""  # what a count of these rounds does not say
+    fresh_batches: bool = False  # whether a simulated client must draw others than in the history
+
+    @property
+    def plan(self) -> Settings:
+        """Evidence, rule and beta of its decision."""
+        return PRESETS[self.preset]
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether it begins at the rollback round; else it takes only who is malicious from a plan."""
+        return self.start == "rollback"
+
+    def start_model(self, plan: Plan) -> Vector:
+        """The model that its first step starts from."""
+        history = plan.history
+        if self.start == "rollback":
+            return history.model(plan.rollback_round)
+        return history.initial_model() if self.start == "initial" else history.final_model()
 
 
+REFERENCE = "retrain"  # what every other method is measured by
+CRAB_BEFORE = {"everyone": False}
 METHODS: Mapping[str, Method] = {
-    "retrain": Method(retrain, PRESETS["hardened"], {}, Selective()),
-    "federaser": Method(federaser, PRESETS["hardened"], {}, Every(2)),
-    "fedrecover": Method(fedrecover, PRESETS["hardened"], {}, Everything()),
-    "crab-paper": Method(crab, PRESETS["paper"], CRAB_PRESETS["paper"], Selective()),
-    "crab-hardened": Method(crab, PRESETS["hardened"], CRAB_PRESETS["hardened"], Selective()),
+    "retrain": Method(
+        "Train from scratch",
+        retrain,
+        "hardened",
+        Selective(),
+        needs_history=False,
+        contacts=lambda history: range(len(history.rounds)),
+    ),
+    "retrain-few": Method(
+        "Train from scratch with few",
+        retrain_few,
+        "hardened",
+        Selective(),
+        needs_history=False,
+        contacts=lambda history: range(len(history.rounds)),
+        most=PER_ROUND,
+    ),
+    "finetune": Method(
+        "Train on",
+        finetune,
+        "hardened",
+        Selective(),
+        start="final",
+        needs_history=False,
+        length=lambda _, settings: int(settings.get("rounds", ROUNDS)),
+        remark="leaves a backdoor where it is",
+    ),
+    "federaser": Method(
+        "FedEraser",
+        federaser,
+        "hardened",
+        Every(2),
+        check=federaser_needs,
+        length=lambda plan, settings: len(plan.history.kept[:: settings.get("every", 1)]),
+        contacts=lambda history: history.kept[1:],
+        remark="half of the local epochs each",
+    ),
+    "fedrecover": Method(
+        "FedRecover",
+        fedrecover,
+        "hardened",
+        Everything(),
+        check=fedrecover_needs,
+        contacts=lambda history: exact_rounds(len(history.rounds)),
+        remark="at least: clients whose estimate is of no use are asked besides",
+    ),
+    "replay": Method(
+        "Corrected replay",
+        replay,
+        "hardened",
+        Compact(),
+        start="rollback",
+        check=replay_needs,
+        length=lambda plan, _: len(plan.history.rounds) - plan.rollback_round,
+        remark="about: decided while it runs",
+        fresh_batches=True,
+    ),
+    "crab-paper": Method(
+        "Crab, as published",
+        crab,
+        "paper",
+        Selective(),
+        CRAB_PRESETS["paper"],
+        CRAB_BEFORE,
+        start="rollback",
+        length=lambda plan, _: len(plan.replay),
+        by_plan=True,
+    ),
+    "crab-hardened": Method(
+        "Crab, hardened",
+        crab,
+        "hardened",
+        Selective(),
+        CRAB_PRESETS["hardened"],
+        CRAB_BEFORE,
+        start="rollback",
+        length=lambda plan, _: len(plan.replay),
+        by_plan=True,
+    ),
 }
+
+
+def title_of(method: str) -> str:
+    """A method's name for people; a name that is not known here stays as it is."""
+    return METHODS[method].title if method in METHODS else method
+
+
+def rolls_back(method: str) -> bool:
+    """Whether a method begins at the rollback round; one that is not known here does not."""
+    return method in METHODS and METHODS[method].rolls_back
+
+
+def default_method(history: History) -> tuple[str, str]:
+    """The method where none is named, and a sentence on why it is not ``replay``, where it is not.
+
+    ``replay`` where the history has every update (``Compact()`` or ``Everything()``), else ``crab-hardened``.
+    """
+    try:
+        replay_needs(history)
+    except HistoryError:
+        return "crab-hardened", (
+            f"recovering by crab-hardened: {history.path} keeps no client updates; a history recorded with "
+            "Compact() would have allowed replay, which asks the clients for far less"
+        )
+    return "replay", ""

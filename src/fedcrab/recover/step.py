@@ -1,16 +1,21 @@
-"""What a recovery yields, round by round: the model, whose updates made it, and all that was out of line."""
+"""What a recovery yields, round by round: the model, whose updates made it, and all that was out of line.
+
+Update renewal: honest clients train again, from the recovered model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedcrab.aggregate.rule import Aggregate, shares
-from fedcrab.types import ClientId, Layout, Rejection, Updates, Vector
-from fedcrab.vectors import norm
+from fedcrab.admission import no_updates, printable, screen_updates
+from fedcrab.aggregate.mean import Aggregate, shares
+from fedcrab.errors import ConfigError
+from fedcrab.types import ClientId, Fleet, Layout, Rejection, Updates, Vector
+from fedcrab.vectors import norm, stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,43 @@ class Pair:
     changed: Vector  # Δg: the exact update less the stored one
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayState:
+    """What the corrected replay has measured by a step, and how it goes on. Lengths, over trained numbers."""
+
+    next_contact: int  # the round in which clients are asked again
+    ask: int  # how many are asked then
+    spread: float = 0.0  # how far one client's difference was from c at the last contact
+    uneven: float = 0.0  # spread beside the length of that step
+    standard_error: float = 0.0  # of c, in a contact round
+    missed: float = 0.0  # the error of the estimate at the last contact, beyond that of c
+    step_error: float = 0.0  # predicted: how far this step is from that of all honest clients asked
+    error: float = 0.0  # predicted: of the model, the root of the sum of squares over all steps
+
+
 Pairs = Mapping[ClientId, tuple[Pair, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Three lengths of a step, over the trained numbers, that a certificate needs."""
+
+    mean: float  # ‖Σ p_c·û_c‖: the mean of the fresh answers, before anything was calibrated
+    strayed: float  # ‖step - Σ p_c·û_c‖: what calibration made of it
+    apart: float  # ‖x_t - M_t‖: how far the recovered model was from the history's
+
+    @classmethod
+    def of(
+        cls, fresh: Updates, before: Vector, after: Vector, history: Vector, trained: Sequence[slice]
+    ) -> Lengths:
+        """Measured in float64, from the models as they are."""
+        squares, weights = np.zeros(3), shares(fresh.weights)
+        for part in stretches(trained, len(fresh.clients)):
+            start = before[part].astype(np.float64)
+            mean = weights @ fresh.vectors[:, part].astype(np.float64)
+            rows = (mean, after[part] - start - mean, start - history[part])
+            squares += [float(row @ row) for row in rows]
+        return cls(*np.sqrt(squares).tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,17 +89,23 @@ class Step:
     capped: tuple[Capped, ...] = ()
     fixed: tuple[Rejection, ...] = ()  # who was asked because the estimate was of no use (FedRecover)
     skipped: str = ""  # why the model is as it was before, where it is
-    pairs: Pairs = field(default_factory=dict, repr=False)  # what FedRecover goes on with
+    pairs: Pairs = field(default_factory=dict, repr=False)  # what FedRecover and replay go on with
+    measured: Lengths | None = None  # for the certificate of a crab
+    replay: ReplayState | None = None  # what the corrected replay measured, and goes on with
 
     @property
     def exact(self) -> tuple[ClientId, ...]:
         """Whose update was computed for this step."""
-        return tuple(c for c in self.clients if c in self.asked)
+        return tuple(c for c in self.clients if c in self._answered)
 
     @property
     def estimated(self) -> tuple[ClientId, ...]:
         """Whose update came out of the history, as it was or corrected, without asking them."""
-        return tuple(c for c in self.clients if c not in self.asked)
+        return tuple(c for c in self.clients if c not in self._answered)
+
+    @property
+    def _answered(self) -> frozenset[ClientId]:
+        return frozenset(self.asked) - {r.client for r in self.dropped}
 
     @property
     def path(self) -> float:
@@ -78,6 +125,8 @@ class Step:
             "capped": [[c.client, c.ratio] for c in self.capped],
             "fixed": [[r.client, r.reason] for r in self.fixed],
             "skipped": self.skipped,
+            **({} if self.measured is None else {"measured": asdict(self.measured)}),
+            **({} if self.replay is None else {"replay": asdict(self.replay)}),
         }
 
     @classmethod
@@ -96,11 +145,13 @@ class Step:
             fixed=tuple(Rejection(*r) for r in table["fixed"]),
             skipped=table["skipped"],
             pairs=pairs,
+            measured=Lengths(**table["measured"]) if "measured" in table else None,
+            replay=ReplayState(**table["replay"]) if "replay" in table else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Harvest:
+class RoundUpdates:
     """The updates of one replayed round, ready to be aggregated, and how they came about."""
 
     updates: Updates
@@ -129,3 +180,68 @@ class Harvest:
 
     def _nobody(self) -> str:
         return "no usable answer came" if self.asked else "the round has no honest client"
+
+
+MOST_TRIED = 1000  # answers, to say how many a rule needs
+
+
+def renew(
+    fleet: Fleet, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None
+) -> RoundUpdates:
+    """Let these clients train from ``model``; whoever cannot be used is dropped, and why.
+
+    ``round`` is that of the history, so that clients who draw by round draw what they drew then.
+    """
+    if not clients:
+        return RoundUpdates(no_updates(len(model)))
+    answers = fleet.train(model, clients, round=round, epochs=epochs)
+    updates, rejected = screen_updates(answers.only(clients), size=len(model), known=frozenset(clients))
+    dropped = (*rejected, *_strangers(answers, clients), *_missing(answers, clients))
+    return RoundUpdates(updates, tuple(clients), tuple(sorted(dropped, key=lambda r: r.client)))
+
+
+def _strangers(answers: Updates, clients: Sequence[ClientId]) -> list[Rejection]:
+    strangers = {c for c in answers.clients if c not in clients}
+    return [Rejection(printable(c), "was not asked in this round") for c in strangers]
+
+
+def _missing(answers: Updates, clients: Sequence[ClientId]) -> list[Rejection]:
+    return [Rejection(c, "did not answer") for c in clients if c not in answers.clients]
+
+
+def check_epochs(epochs: int | None) -> None:
+    """The local epochs of the training are a count, or left to the fleet."""
+    if epochs is not None and (not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1):
+        raise ConfigError(f"epochs must be a whole number of 1 or more, or None, got {epochs!r}")
+
+
+def check_count(name: str, value: int) -> None:
+    """A number of rounds or clients."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")
+
+
+def check_answers(rule: Aggregate, whom: Mapping[int, Sequence[ClientId]]) -> None:
+    """Refuse a rule that needs more answers than some round can have, before the first client is asked."""
+    needed = fewest_answers(rule, max(map(len, whom.values()), default=0) + 1)
+    few = [t for t, clients in whom.items() if 0 < len(clients) < needed]
+    if few:
+        needed = fewest_answers(rule, MOST_TRIED)
+        raise ConfigError(
+            f"the aggregation rule needs {needed} answers or more; round {few[0]} can have "
+            f"{len(whom[few[0]])}, as the malicious are not asked; recover with another rule"
+        )
+
+
+def fewest_answers(rule: Aggregate, most: int) -> int:
+    """The least number of updates that the rule makes a step of; ``most`` + 1 if it is more than that.
+
+    Found by trying: Krum and the trimmed mean refuse fewer than they need.
+    """
+    for count in range(1, most + 1):
+        try:
+            rule(np.arange(count, dtype=np.float32)[:, None], np.ones(count))
+        except ConfigError:
+            continue
+        return count
+    return most + 1

@@ -1,13 +1,20 @@
-"""Recovery as a picture: how accuracy comes back, and the attack does not."""
+"""Recovery as a picture: how accuracy comes back, and the attack does not.
+
+The loss while recovering, as pictures: one a data set, a panel a share of attackers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
+
+from fedcrab.experiment.cell_cache import CellCache, Point
+from fedcrab.experiment.matrix import Cell
+from fedcrab.files import file_errors, make_directory
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # told apart by everyone
 MARKS = ("o", "s", "^", "D", "v", "P")
-
 Curve = Sequence[tuple[int, float, float]]  # client-rounds spent so far, accuracy, attack success
 
 
@@ -31,4 +38,70 @@ def draw_curves(path: Path, curves: Mapping[str, Curve], poisoned: tuple[float, 
         ax.grid(alpha=0.25)
     axes[0].legend(loc="lower right", fontsize=8)
     figure.savefig(path, dpi=140)
+    pyplot.close(figure)
+
+
+Losses = dict[float, dict[str, list[tuple[int, float]]]]  # share of attackers -> method -> (round, loss)
+
+
+def draw_losses(directory: Path, cells: Sequence[Cell], store: CellCache) -> list[Path]:
+    """A picture for each data set of which something was run."""
+    with file_errors(f"{directory}: cannot be used"):
+        make_directory(directory.absolute())
+    found = losses_of(cells, store)
+    for dataset, panels in found.items():
+        _draw(directory / f"loss-{dataset}.png", dataset, panels)
+    return [directory / f"loss-{dataset}.png" for dataset in found]
+
+
+def losses_of(cells: Sequence[Cell], store: CellCache) -> dict[str, Losses]:
+    """Mean loss over the seeds after each recovery round, by data set, share and method."""
+    gathered: dict[tuple[str, float, str], list[Sequence[Point]]] = {}
+    for cell in cells:
+        finished = store.find(cell.key)
+        if finished is not None and cell.method.selection is not None:
+            labels = dict(cell.labels)
+            place = (str(labels["dataset"]), float(labels["fraction"]), str(labels["method"]))
+            gathered.setdefault(place, []).append(finished.curve)
+    found: dict[str, Losses] = {}
+    for (dataset, fraction, method), curves in gathered.items():
+        found.setdefault(dataset, {}).setdefault(fraction, {})[method] = _averaged(curves)
+    return found
+
+
+def _averaged(curves: Sequence[Sequence[Point]]) -> list[tuple[int, float]]:
+    """By the number of the recovery round, as long as every seed has one."""
+    points = []
+    for place, together in enumerate(zip(*curves, strict=False), start=1):
+        losses = [loss for _, _, loss, _ in together if loss is not None]
+        if losses:
+            points.append((place, mean(losses)))
+    return points
+
+
+def _draw(path: Path, dataset: str, panels: Mapping[float, Mapping[str, list[tuple[int, float]]]]) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(3.6 * len(panels), 3), layout="constrained", squeeze=False, sharey=True
+    )
+    for ax, (fraction, methods) in zip(axes[0], sorted(panels.items()), strict=True):
+        for (method, points), colour in zip(methods.items(), COLOURS, strict=False):
+            ax.plot(
+                *zip(*points, strict=True),
+                color=colour,
+                marker=".",
+                markersize=4,
+                linewidth=1.2,
+                label=method,
+            )
+        ax.set(title=f"{dataset}, {fraction:.0%} malicious", xlabel="recovery round", yscale="log")
+        ax.grid(alpha=0.25)
+    axes[0][0].set_ylabel("loss on the probe set")
+    axes[0][-1].legend(fontsize=7)
+    with file_errors(f"{path}: not written"):
+        figure.savefig(path, dpi=90)
     pyplot.close(figure)

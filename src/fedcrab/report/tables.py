@@ -1,9 +1,14 @@
-"""Histories and plans as tables for a terminal. Names come from clients: they are shown as plain text."""
+"""Histories and plans as tables for a terminal. Names come from clients: they are shown as plain text.
+
+A history in a few numbers: for people, and as plain values for JSON.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isnan
+from dataclasses import dataclass
+from math import isfinite, isnan
 from typing import Any, TypeVar
 
 from rich.console import Group, RenderableType
@@ -11,9 +16,89 @@ from rich.table import Table
 from rich.text import Text
 
 from fedcrab.history import History
-from fedcrab.history.summary import ClientSummary, summarise_clients
-from fedcrab.rollback import Plan
-from fedcrab.types import natural
+from fedcrab.history.ledger_state import untimed_head
+from fedcrab.history.records import instant_text
+from fedcrab.recover.cost import PlannedCost
+from fedcrab.recover.methods import rolls_back
+from fedcrab.rollback.decision import Plan
+from fedcrab.rollback.warnings import percent
+from fedcrab.types import ClientId, natural
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSummary:
+    """One client over all rounds."""
+
+    client: ClientId
+    rounds: int
+    selected: int
+    rejected: int
+    mean_norm: float
+    mean_cosine: float
+
+
+def summarise_clients(history: History) -> list[ClientSummary]:
+    """Every client that took part or was turned away, in the order people count."""
+    rounds, selected, rejected = Counter[str](), Counter[str](), Counter[str]()
+    norms, cosines = Counter[str](), Counter[str]()
+    for entry in history.rounds:
+        rejected.update(r.client for r in entry.rejected)
+        for client, norm, cosine, chosen in zip(
+            entry.clients, entry.norms.tolist(), entry.cosines.tolist(), entry.selected.tolist(), strict=True
+        ):
+            rounds[client] += 1
+            selected[client] += chosen
+            norms[client] += norm
+            cosines[client] += cosine
+    return [
+        ClientSummary(c, rounds[c], selected[c], rejected[c], *_means(norms[c], cosines[c], rounds[c]))
+        for c in sorted({*rounds, *rejected}, key=natural)
+    ]
+
+
+def _means(norms: float, cosines: float, rounds: int) -> tuple[float, float]:
+    return (norms / rounds, cosines / rounds) if rounds else (0.0, 0.0)
+
+
+def to_table(history: History) -> dict[str, Any]:
+    """A history as plain values."""
+    contents, charter = history.contents, history.charter
+    return {
+        "path": str(history.path),
+        "closed": history.closed,
+        "parameters": charter.layout.size,
+        "aggregation": charter.aggregation,
+        "selection": charter.to_table()["selection"],
+        "format": charter.format,
+        "head": contents.head,
+        "untimed_head": untimed_head(contents),
+        "clients": list(history.clients),
+        "client_summaries": [
+            {name: getattr(c, name) for name in ClientSummary.__slots__} for c in summarise_clients(history)
+        ],
+        "rounds": [
+            {
+                "index": entry.index,
+                "window": contents.window_of(entry.index),
+                "state": contents.state(entry.index),
+                "began": instant_text(entry.began),
+                "ended": instant_text(entry.ended),
+                "loss": _plain(entry.loss),
+                "divergence": _plain(entry.divergence),
+                "participants": list(entry.clients),
+                "selected": [c for c, s in zip(entry.clients, entry.selected, strict=True) if s],
+                "rejected": [{"client": r.client, "reason": r.reason} for r in entry.rejected],
+            }
+            for entry in history.rounds
+        ],
+        "bytes": history.bytes(),
+    }
+
+
+def _plain(value: float) -> float | None:
+    """JSON has no word for a number that is not finite."""
+    return value if isfinite(value) else None
+
 
 Row = TypeVar("Row")
 LONGEST = 60  # rows shown of a long history unless all are asked for
@@ -49,7 +134,8 @@ def _table(title: str, *columns: str) -> Table:
 
 def _rounds(history: History, everything: bool) -> Table:
     columns = ("round", "window", "state", "loss", "divergence", "clients", "selected", "rejected")
-    table = _table("Rounds", *columns)
+    timed = any(entry.began for entry in history.rounds)  # not in older histories
+    table = _table("Rounds", *columns, *(("began (UTC)",) if timed else ()))
     for entry in _some(history.rounds, everything, table):
         window = history.contents.window_of(entry.index)
         table.add_row(
@@ -61,6 +147,7 @@ def _rounds(history: History, everything: bool) -> Table:
             str(len(entry.clients)),
             str(int(entry.selected.sum())),
             Text("; ".join(f"{r.client}: {r.reason}" for r in entry.rejected) or "-"),
+            *((f"{entry.began:%Y-%m-%d %H:%M:%S}" if entry.began else "-",) if timed else ()),
         )
     return table
 
@@ -98,17 +185,26 @@ def plans_table(plans: Mapping[str, Plan]) -> Table:
     rows: list[tuple[str, list[str]]] = [
         ("evidence, rule, β", [f"{p.evidence}, {p.rule}, {p.beta:g}" for p in plans.values()]),
         *_supposed(plans.values()),
+        *_begun(plans.values()),
         ("roll back to round", [f"{p.rollback_round} (record {p.index})" for p in plans.values()]),
+        ("poison left in it", [_left(p) for p in plans.values()]),
         ("poison S, tolerated Φ there", [_at(p, p.index) for p in plans.values()]),
         ("S, Φ at the next record", [_at(p, p.index + 1) for p in plans.values()]),
-        ("rounds to replay", [f"{p.cost['rounds']:g}" for p in plans.values()]),
-        ("client-rounds", [f"{p.cost['client_rounds']:g}" for p in plans.values()]),
-        ("of retraining's", [f"{p.cost['share_of_retrain']:.0%}" for p in plans.values()]),
         ("model", [p.model[:12] for p in plans.values()]),
     ]
     for name, cells in rows:
         table.add_row(name, *cells)
     return table
+
+
+def _left(plan: Plan) -> str:
+    return f"{percent(plan.poison_left)} of its movement" if plan.poison_left else "none"
+
+
+def _begun(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
+    """From when on clients count as malicious, where some were honest first."""
+    told = [", ".join(f"{c}@{t}" for c, t in plan.since.items()) for plan in plans]
+    return [("malicious since", told)] if any(told) else []
 
 
 def _supposed(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
@@ -121,6 +217,19 @@ def _at(plan: Plan, index: int) -> str:
     if index >= len(plan.candidates):
         return "-"
     return f"{number(plan.sensitivity[index])}, {number(plan.threshold[index])}"
+
+
+def costs_table(costs: Mapping[str, PlannedCost]) -> Table:
+    """What each method would ask of the honest clients, before any of it is run."""
+    columns = ("from round", "rounds with contact", "client-rounds", "cost, of full retraining", "")
+    table = _table("What recovery would take", "method", *columns)
+    for name, cost in costs.items():
+        if cost.refused:
+            table.add_row(name, "-", "-", "-", "-", f"not from this history: {cost.refused}")
+            continue
+        counts = (str(n) for n in (cost.from_round, cost.contact_rounds, cost.client_rounds))
+        table.add_row(name, *counts, f"{cost.share_of_retrain:.0%}", cost.remark)
+    return table
 
 
 def shares_table(plans: Mapping[str, Plan]) -> Table:
@@ -151,12 +260,13 @@ def methods_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "TA": lambda r: _percent(r["ta"]),
         "ASR": lambda r: _percent(r["asr"]),
         "MISR": lambda r: _percent(r["misr"]),
-        "rolled back to": lambda r: _whole(r["rollback_round"] if r["method"].startswith("crab") else None),
+        "from round": lambda r: _whole(r["rollback_round"] if rolls_back(r["method"]) else None),
         "rounds": lambda r: _whole(r["rounds"]),
+        "contact": lambda r: _whole(r.get("contact_rounds")),
         "client-rounds": lambda r: _whole(r["client_rounds"]),
         "seconds": lambda r: f"{r['seconds']:.1f}" if r["seconds"] else "-",
         "history": lambda r: size(r["bytes"]) if r["bytes"] else "-",
-        "distance to retrained": lambda r: "-" if r["distance"] is None else number(r["distance"]),
+        "distance": lambda r: "-" if r["distance"] is None else number(r["distance"]),
     }
     shown = [name for name in columns if name != "MISR" or any(r["misr"] is not None for r in rows)]
     table = _table("Recovery", *shown)

@@ -1,19 +1,59 @@
-"""Whether what the paper says of its figures is found in ours: a function a claim."""
+"""Whether what the paper says of its figures is found in ours: a function a claim.
+
+What a claim of the paper is looked for in, and what is found.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import mean
 
-from fedcrab.reproduce.seen import Found, Seen
-from fedcrab.suite.cells import Point
+from fedcrab.experiment.cell_cache import Point
+from fedcrab.experiment.suite_tables import Row
+
+Curves = Mapping[str, Sequence[Point]]  # by the key of a cell
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where a claim was looked for, and whether it holds there; ``None``: nothing was run that could tell."""
+
+    holds: bool | None
+    told: str = ""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Our rows for an item, and the curves behind them."""
+
+    rows: Sequence[Row]
+    curves: Curves
+
+    def mean(self, measure: str, *, method: str, **where: object) -> float | None:
+        """A measure's mean over the seeds."""
+        values = [r[measure] for r in self.pick(method, **where) if r[measure] is not None]
+        return mean(values) if values else None
+
+    def pick(self, method: str, **where: object) -> list[Row]:
+        """The rows of a method in a setting."""
+        return [r for r in self.rows if r["method"] == method and all(r[k] == v for k, v in where.items())]
+
+    def datasets(self) -> list[str]:
+        """Which data sets there are."""
+        return list(dict.fromkeys(row["dataset"] for row in self.rows))
+
+    def each(self, look: Callable[[str], tuple[bool, str] | None]) -> Verdict:
+        """A claim that must hold on every data set."""
+        looked = [(name, result) for name in self.datasets() if (result := look(name)) is not None]
+        told = "; ".join(f"{name}: {words}" for name, (_, words) in looked)
+        return Verdict(all(holds for _, (holds, _) in looked) if looked else None, told)
+
 
 PAPER = "crab-paper"
 OTHERS = ("retrain", "federaser", "fedrecover")
-
-
-Test = Callable[[Seen], Found]
+Test = Callable[[Observed], Verdict]
 
 
 def _compared(
@@ -21,7 +61,7 @@ def _compared(
 ) -> Test:
     """Our method has the smallest (or largest) value of a measure on every data set."""
 
-    def test(seen: Seen) -> Found:
+    def test(seen: Observed) -> Verdict:
         def look(dataset: str) -> tuple[bool, str] | None:
             means = {m: seen.mean(measure, method=m, dataset=dataset) for m in (ours, *others)}
             if any(value is None for value in means.values()):
@@ -38,7 +78,7 @@ def _compared(
 def _beats(ours: str, theirs: str, *, fraction: float | None = None, margin: float = 0.0) -> Test:
     """Our accuracy is above theirs less a margin, in points, on every data set."""
 
-    def test(seen: Seen) -> Found:
+    def test(seen: Observed) -> Verdict:
         def look(dataset: str) -> tuple[bool, str] | None:
             where = {"dataset": dataset} | ({} if fraction is None else {"fraction": fraction})
             a, b = (seen.mean("ta", method=m, **where) for m in (ours, theirs))
@@ -52,16 +92,16 @@ def _beats(ours: str, theirs: str, *, fraction: float | None = None, margin: flo
 
 
 def _below(measure: str, method: str, limit: float, **where: object) -> Test:
-    def test(seen: Seen) -> Found:
+    def test(seen: Observed) -> Verdict:
         value = seen.mean(measure, method=method, **where)
         if value is None:
-            return Found(None)
-        return Found(100 * value < limit, f"{method} {100 * value:.1f}")
+            return Verdict(None)
+        return Verdict(100 * value < limit, f"{method} {100 * value:.1f}")
 
     return test
 
 
-def _asr_at_floor(seen: Seen) -> Found:
+def _asr_at_floor(seen: Observed) -> Verdict:
     def look(dataset: str) -> tuple[bool, str] | None:
         value = seen.mean("asr_with_target", method=PAPER, dataset=dataset)
         return None if value is None else (abs(100 * value - 10) < 5, f"{100 * value:.1f}")
@@ -69,16 +109,16 @@ def _asr_at_floor(seen: Seen) -> Found:
     return seen.each(look)
 
 
-def _asr_at_every_share(seen: Seen) -> Found:
+def _asr_at_every_share(seen: Observed) -> Verdict:
     """Within 5 points of the floor, target class in."""
     shares = sorted({row["fraction"] for row in seen.rows})
     means = {share: seen.mean("asr_with_target", method=PAPER, fraction=share) for share in shares}
     known = {share: 100 * value for share, value in means.items() if value is not None}
     told = ", ".join(f"{share:.0%}: {value:.1f}" for share, value in known.items())
-    return Found(all(abs(value - 10) < 5 for value in known.values()) if known else None, told)
+    return Verdict(all(abs(value - 10) < 5 for value in known.values()) if known else None, told)
 
 
-def _misr_falls(seen: Seen) -> Found:
+def _misr_falls(seen: Observed) -> Verdict:
     def look(dataset: str) -> tuple[bool, str] | None:
         means = [seen.mean("misr", method=m, dataset=dataset) for m in ("poisoned", PAPER, "retrain")]
         if any(value is None for value in means):
@@ -91,16 +131,16 @@ def _misr_falls(seen: Seen) -> Found:
 
 
 def _rolled_back(fraction: float, first: int, last: int) -> Test:
-    def test(seen: Seen) -> Found:
+    def test(seen: Observed) -> Verdict:
         rows = seen.pick(PAPER, fraction=fraction)
         rounds = [row["rollback_round"] for row in rows]
         told = "; ".join(f"{row['dataset']} seed {row['seed']}: {row['rollback_round']}" for row in rows)
-        return Found(all(first <= t <= last for t in rounds) if rounds else None, told)
+        return Verdict(all(first <= t <= last for t in rounds) if rounds else None, told)
 
     return test
 
 
-def _ends_like_federaser(seen: Seen) -> Found:
+def _ends_like_federaser(seen: Observed) -> Verdict:
     """Within 0.1 of its loss at the end."""
 
     def look(dataset: str) -> tuple[bool, str] | None:
@@ -115,7 +155,7 @@ def _ends_like_federaser(seen: Seen) -> Found:
     return seen.each(look)
 
 
-def _fedrecover_jumps(seen: Seen) -> Found:
+def _fedrecover_jumps(seen: Observed) -> Verdict:
     """Its loss rises to more than a quarter above what it had reached before, somewhere."""
 
     def look(dataset: str) -> tuple[bool, str] | None:
@@ -128,7 +168,7 @@ def _fedrecover_jumps(seen: Seen) -> Found:
     return seen.each(look)
 
 
-def _largest_rises(seen: Seen, method: str, dataset: str) -> list[float]:
+def _largest_rises(seen: Observed, method: str, dataset: str) -> list[float]:
     return [largest_rise(seen.curves[row["key"]]) for row in seen.pick(method, dataset=dataset)]
 
 
@@ -142,13 +182,13 @@ def largest_rise(curve: Sequence[Point]) -> float:
 def _rises(symbol: str, values: Sequence[float]) -> Test:
     """Accuracy never falls from one value of a sweep to the next."""
 
-    def test(seen: Seen) -> Found:
+    def test(seen: Observed) -> Verdict:
         means = [seen.mean("ta", method=f"{PAPER} {symbol}={value:g}") for value in values]
         known = [100 * m for m in means if m is not None]
         if len(known) < len(values):
-            return Found(None)
+            return Verdict(None)
         told = ", ".join(f"{value:g}: {m:.1f}" for value, m in zip(values, known, strict=True))
-        return Found(all(a <= b for a, b in pairwise(known)), f"{PAPER}, {symbol} = {told}")
+        return Verdict(all(a <= b for a, b in pairwise(known)), f"{PAPER}, {symbol} = {told}")
 
     return test
 
@@ -156,20 +196,20 @@ def _rises(symbol: str, values: Sequence[float]) -> Test:
 def _along(symbol: str, first: float, last: float, *, falls: float) -> Test:
     """Accuracy falls by more than this from one value of a sweep to another."""
 
-    def test(seen: Seen) -> Found:
+    def test(seen: Observed) -> Verdict:
         a, b = (seen.mean("ta", method=f"{PAPER} {symbol}={value:g}") for value in (first, last))
         if a is None or b is None:
-            return Found(None)
+            return Verdict(None)
         told = f"{PAPER} {symbol}={first:g}: {100 * a:.1f}, {symbol}={last:g}: {100 * b:.1f}"
-        return Found(100 * (a - b) > falls, told)
+        return Verdict(100 * (a - b) > falls, told)
 
     return test
 
 
 def _not(test: Test) -> Test:
-    def turned(seen: Seen) -> Found:
+    def turned(seen: Observed) -> Verdict:
         found = test(seen)
-        return Found(None if found.holds is None else not found.holds, found.told)
+        return Verdict(None if found.holds is None else not found.holds, found.told)
 
     return turned
 

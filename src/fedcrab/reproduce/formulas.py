@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from fedcrab.experiment.matrix import Cell
+from fedcrab.experiment.suite_tables import ResultTable, Row
 from fedcrab.history import Every, Selective
 from fedcrab.recover.fedrecover import scheduled
+from fedcrab.recover.methods import METHODS
 from fedcrab.report.tables import size
 from fedcrab.simulate import Architecture
-from fedcrab.simulate.bridge import layout_of
-from fedcrab.suite.expansion import Cell
-from fedcrab.suite.tables import Table
-from fedcrab.suite.tidy import Row
+from fedcrab.simulate.models import layout_of
 
 SHAPES = {"mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 CLASSES = 10
@@ -81,7 +81,7 @@ COLUMNS = (
 )
 
 
-def formulas(rows: Sequence[Row], cells: Sequence[Cell]) -> Table:
+def formulas(rows: Sequence[Row], cells: Sequence[Cell]) -> ResultTable:
     """The formulas of each method beside measured bytes and client-rounds, over everything that was run."""
     asked = {cell.key: cell for cell in cells}
     lines = []
@@ -89,13 +89,15 @@ def formulas(rows: Sequence[Row], cells: Sequence[Cell]) -> Table:
         own = [row for row in rows if row["method"] == method]
         if own:
             lines.append(_line(method, formula, own, asked))
-    return Table(COLUMNS, tuple(lines))
+    return ResultTable(COLUMNS, tuple(lines))
 
 
 def _line(method: str, formula: Formula, rows: Sequence[Row], asked: Mapping[str, Cell]) -> tuple[str, ...]:
     cell = asked[rows[0]["key"]]
     told = size(4 * _parameters(cell) * formula.vectors(cell))
-    stored = size(mean(row["bytes"] for row in rows)) if method != "retrain" else "nothing is needed"
+    stored = (
+        size(mean(row["bytes"] for row in rows)) if METHODS[method].needs_history else "nothing is needed"
+    )
     each = mean(row["client_rounds"] / _honest(asked[row["key"]]) for row in rows)
     return (
         method,

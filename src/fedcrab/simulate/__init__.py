@@ -1,12 +1,13 @@
 """Every client in one machine: data sets, partitions, models, and a fleet that trains them fast."""
 
-from fedcrab.simulate.bridge import initial_model, layout_of
-from fedcrab.simulate.data import Dataset, from_arrays, hold_out, load
+from fedcrab.simulate.data import Dataset, from_arrays, hold_out, load_dataset
+from fedcrab.simulate.engines.plain import LocalTraining
 from fedcrab.simulate.fleet import SimulatedFleet
-from fedcrab.simulate.local import LocalTraining
-from fedcrab.simulate.models import Architecture
+from fedcrab.simulate.models import Architecture, initial_model, layout_of
 from fedcrab.simulate.partition import counts, dirichlet, iid, limited, power_law, shards
 from fedcrab.simulate.predict import Predictor, Probe
+
+load = load_dataset  # its earlier name
 
 __all__ = [
     "Architecture",
@@ -24,6 +25,7 @@ __all__ = [
     "layout_of",
     "limited",
     "load",
+    "load_dataset",
     "power_law",
     "shards",
 ]

@@ -2,20 +2,210 @@
 
 Image values are float32 in [0, 1], shaped (examples, channels, height, width), not normalised further:
 so a white trigger is 1.0 everywhere. The synthetic problem and the user's arrays are as they are.
+
+Where the files of an image data set come from: the folder ``FEDCRAB_DATA``, or the network.
+
+Downloads go to the user's cache. Every file of it is checked against its sha256 each time it is used, the
+unpacked ones too; one that is not what was published is fetched or unpacked again. A folder the user names is
+taken as it is: the same images are around in differently compressed files.
+
+Readers of the two canonical image formats, IDX and CIFAR binary, with bounds checked first.
+
+A file may be truncated or hostile: nothing is allocated on the word of a header alone, and whatever
+is wrong becomes one sentence that names the file.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import importlib
+import os
+import shutil
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from io import BufferedReader
+from math import prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcrab.errors import ConfigError
+from fedcrab.extras import install
 from fedcrab.seeds import rng_for
-from fedcrab.simulate.fetch import cifar_files, extra, idx_files
-from fedcrab.simulate.formats import read_cifar, read_idx
+
+IDX_FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+CIFAR_FOLDER, CIFAR_UNPACKED = "cifar-10-batches-bin", "cifar10.untar"
+CIFAR_FILES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+CIFAR_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+CIFAR_FILES_SHA256 = (
+    "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+)
+IDX_URLS = {
+    "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "fashion-mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+}
+IDX_SHA256 = {
+    "mnist": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+    "fashion-mnist": (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ),
+}
+
+
+def idx_files(name: str) -> list[Path]:
+    """The four files of MNIST or Fashion-MNIST: training images and labels, test images and labels."""
+    if folder := _given_folder():
+        return _all_of(folder / name, IDX_FILES, name)
+    sums = zip(IDX_FILES, IDX_SHA256[name], strict=True)
+    return [_download(name, IDX_URLS[name] + file, sha256, _cache() / name) for file, sha256 in sums]
+
+
+def cifar_files() -> list[Path]:
+    """The six binary batches of CIFAR-10, the test batch last."""
+    if folder := _given_folder():
+        return _all_of(folder / CIFAR_FOLDER, CIFAR_FILES, "cifar10")
+    unpacked = _cache() / CIFAR_UNPACKED / CIFAR_FOLDER
+    if _changed(unpacked):
+        shutil.rmtree(_cache() / CIFAR_UNPACKED, ignore_errors=True)  # or else it would not be unpacked again
+        _download("cifar10", CIFAR_URL, CIFAR_SHA256, _cache(), unpack=True)
+    if wrong := _changed(unpacked):
+        raise ConfigError(
+            f"data set 'cifar10': {unpacked / wrong[0]} is not the file that was published (its sha256 is "
+            "another); delete the folder and try again"
+        )
+    return [unpacked / file for file in CIFAR_FILES]
+
+
+def _changed(folder: Path) -> list[str]:
+    """The batches of CIFAR-10 that are missing in a folder, or not what was published."""
+    sums = zip(CIFAR_FILES, CIFAR_FILES_SHA256, strict=True)
+    return [file for file, sha256 in sums if _sha256(folder / file) != sha256]
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def extra(module: str) -> Any:
+    """A module of the extra `simulate`, imported only where it is needed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        raise ConfigError(f"this data set needs {module}: {install('simulate')}") from problem
+
+
+def _given_folder() -> Path | None:
+    given = os.environ.get("FEDCRAB_DATA")
+    return Path(given) if given else None
+
+
+def _cache() -> Path:
+    return Path(extra("pooch").os_cache("fedcrab"))
+
+
+def _all_of(folder: Path, names: tuple[str, ...], dataset: str) -> list[Path]:
+    files = [_plain_or_packed(folder / name) for name in names]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ConfigError(
+            f"data set {dataset!r}: {folder} has no {', '.join(missing)}; put the files there, point "
+            f"FEDCRAB_DATA at a folder that has {folder.name}/, or unset it to download them"
+        )
+    return files
+
+
+def _plain_or_packed(path: Path) -> Path:
+    plain = path.with_suffix("")
+    return plain if path.suffix == ".gz" and plain.is_file() and not path.is_file() else path
+
+
+def _download(dataset: str, url: str, sha256: str, folder: Path, *, unpack: bool = False) -> Path:
+    pooch = extra("pooch")
+    unpacker = pooch.Untar(extract_dir=CIFAR_UNPACKED) if unpack else None
+    name = url.rsplit("/", 1)[1]
+    try:
+        pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=folder, processor=unpacker)
+    except Exception as problem:  # whatever the network layer of the day raises
+        raise ConfigError(
+            f"data set {dataset!r}: {url} could not be fetched ({type(problem).__name__}); connect to the "
+            "network, or point FEDCRAB_DATA at a folder that holds the files"
+        ) from problem
+    return folder / name
+
+
+LARGEST = 1 << 28  # bytes of one decompressed file; MNIST's largest has 47 million
+UNSIGNED_BYTE = 0x08
+CIFAR_RECORD = 1 + 3 * 32 * 32
+CIFAR_RECORDS = 10_000
+
+
+def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    """The array of an IDX file of unsigned bytes, gzipped if its name ends in ``.gz``."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _idx(file, path, dimensions)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise ConfigError(f"{path}: cannot be read ({problem}); fetch the file again") from problem
+
+
+def _idx(file: gzip.GzipFile | BufferedReader, path: Path, dimensions: int) -> NDArray[np.uint8]:
+    head = file.read(4 + 4 * dimensions)
+    if len(head) != 4 + 4 * dimensions or head[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
+        raise ConfigError(
+            f"{path}: not an IDX file of unsigned bytes in {dimensions} dimensions; fetch the file again"
+        )
+    shape = tuple(int(n) for n in np.frombuffer(head, ">u4", offset=4))
+    size = prod(shape)
+    if not 0 < size <= LARGEST:
+        raise ConfigError(f"{path}: its header claims shape {shape}, which no data set here has")
+    body = file.read(size + 1)  # one more than it should have, to see what is too long
+    if len(body) != size:
+        found = f"{len(body)}" if len(body) < size else f"more than {size}"
+        raise ConfigError(f"{path}: shape {shape} needs {size} bytes, found {found}; fetch the file again")
+    return np.frombuffer(body, np.uint8).reshape(shape)
+
+
+def read_cifar(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images (n, 3, 32, 32) and labels of one CIFAR-10 binary batch."""
+    try:
+        size = path.stat().st_size
+        if size == 0 or size % CIFAR_RECORD or size > CIFAR_RECORD * CIFAR_RECORDS:
+            raise ConfigError(
+                f"{path}: a CIFAR-10 batch has up to {CIFAR_RECORDS} records of {CIFAR_RECORD} bytes, "
+                f"this file has {size} bytes; fetch it again"
+            )
+        records = np.fromfile(path, np.uint8).reshape(-1, CIFAR_RECORD)
+    except OSError as problem:
+        raise ConfigError(f"{path}: cannot be read ({problem}); fetch the file again") from problem
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -108,6 +298,22 @@ def _scaled(pixels: NDArray[np.uint8]) -> Images:
     return np.divide(pixels, 255, dtype=np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What is known of a data set before it is loaded."""
+
+    examples: int  # for training
+    shape: tuple[int, ...]
+    classes: int
+
+
+SIZES = {
+    "digits": Size(1437, (1, 8, 8), 10),
+    "mnist": Size(60_000, (1, 28, 28), 10),
+    "fashion-mnist": Size(60_000, (1, 28, 28), 10),
+    "cifar10": Size(50_000, (3, 32, 32), 10),
+    "synthetic": Size(4000, (20,), 5),
+}
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
     "mnist": lambda: _idx_dataset("mnist"),
@@ -117,7 +323,7 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
 }
 
 
-def load(name: str) -> Dataset:
+def load_dataset(name: str) -> Dataset:
     """A data set by name."""
     if name not in DATASETS:
         raise ConfigError(f"no data set {name!r}; there are {', '.join(DATASETS)}")

@@ -10,27 +10,25 @@ from typing import Self
 import numpy as np
 
 from fedcrab.errors import ConfigError
-from fedcrab.simulate import bridge
+from fedcrab.simulate.client_data import ClientExamples, Shared, SharedArrays, hold_examples, hold_parts
 from fedcrab.simulate.data import Dataset, Images, Labels
-from fedcrab.simulate.holdings import Holding, Shelf, hold_examples, hold_parts
-from fedcrab.simulate.local import LocalTraining
-from fedcrab.simulate.memory import Shared
-from fedcrab.simulate.models import Architecture
+from fedcrab.simulate.engines.plain import LocalTraining
+from fedcrab.simulate.models import Architecture, layout_of
 from fedcrab.simulate.partition import Parts
-from fedcrab.simulate.work import Bench, Job, Share, deal
+from fedcrab.simulate.worker import ClientJob, Job, JobRunner, split_clients
 from fedcrab.simulate.workers import Workers
 from fedcrab.types import ClientId, Layout, Updates, Vector
 
 
 @dataclass(frozen=True, slots=True)
-class _Plant:
+class _FleetParts:
     """What a fleet shares with those derived from it: the model, the settings, and who does the work."""
 
     architecture: Architecture
     local: LocalTraining
     layout: Layout
-    shelf: Shelf
-    bench: Bench
+    shelf: SharedArrays
+    bench: JobRunner
     workers: Workers | None  # None: the bench, in this process
 
 
@@ -55,6 +53,7 @@ class SimulatedFleet:
             architecture = Architecture(architecture, dataset.shape, dataset.classes)
         self._plant = _plant(architecture, local or LocalTraining(), seed, workers)
         self._holdings = hold_parts(self._plant.shelf, dataset, parts)
+        self._again = False
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -99,13 +98,14 @@ class SimulatedFleet:
     def _jobs(self, call: Shared, asked: Sequence[ClientId], round: int, epochs: int) -> list[Job]:
         held = [self._holdings[client] for client in asked]
         shares = [
-            Share(client, row, place.memory.number, place.begin, place.count)
+            ClientJob(client, row, place.memory.number, place.begin, place.count)
             for row, (client, place) in enumerate(zip(asked, held, strict=True))
         ]
         counts = [place.count for place in held]
         workers = self._plant.workers.count if self._plant.workers is not None else 1
-        dealt = deal(counts, together=self._plant.bench.together, workers=workers)
-        return [Job(call.number, round, epochs, tuple(shares[place] for place in job)) for job in dealt]
+        dealt = split_clients(counts, together=self._plant.bench.together, workers=workers)
+        address = -1 - round if self._again else round  # orders(seed, address, client)
+        return [Job(call.number, address, epochs, tuple(shares[place] for place in job)) for job in dealt]
 
     def _run(self, jobs: Sequence[Job]) -> None:
         pieces = self._plant.shelf.pieces()
@@ -126,7 +126,11 @@ class SimulatedFleet:
         self._known(list(replaced))
         plant, described = self._plant, self._plant.architecture
         other = hold_examples(plant.shelf, replaced, shape=described.shape, classes=described.classes)
-        return _derived(plant, self._holdings | other)
+        return _derived(plant, self._holdings | other, self._again)
+
+    def training_again(self) -> SimulatedFleet:
+        """The same clients at another time: they draw other batches than in the same round before."""
+        return _derived(self._plant, self._holdings, again=True)
 
     def close(self) -> None:
         """End the workers of this fleet and of those derived from it; another ``train`` starts them anew."""
@@ -142,13 +146,13 @@ class SimulatedFleet:
         self.close()
 
 
-def _derived(plant: _Plant, holdings: dict[ClientId, Holding]) -> SimulatedFleet:
+def _derived(plant: _FleetParts, holdings: dict[ClientId, ClientExamples], again: bool) -> SimulatedFleet:
     fleet = object.__new__(SimulatedFleet)
-    fleet._plant, fleet._holdings = plant, holdings
+    fleet._plant, fleet._holdings, fleet._again = plant, holdings, again
     return fleet
 
 
-def _plant(architecture: Architecture, local: LocalTraining, seed: int, workers: int | None) -> _Plant:
+def _plant(architecture: Architecture, local: LocalTraining, seed: int, workers: int | None) -> _FleetParts:
     count = cores() if workers is None else workers
     if count < 0:
         raise ConfigError(f"workers must be 0 or more, got {count}")
@@ -157,10 +161,10 @@ def _plant(architecture: Architecture, local: LocalTraining, seed: int, workers:
             f"model {architecture.name!r} cannot be found by worker processes; "
             "put it in a module of its own, or take workers=0"
         )
-    layout = bridge.layout_of(architecture.build())
-    bench = Bench(architecture, local, seed=seed)
+    layout = layout_of(architecture.build())
+    bench = JobRunner(architecture, local, seed=seed)
     processes = Workers(count, architecture, local, seed=seed) if count else None
-    return _Plant(architecture, local, layout, Shelf(), bench, processes)
+    return _FleetParts(architecture, local, layout, SharedArrays(), bench, processes)
 
 
 def cores() -> int:

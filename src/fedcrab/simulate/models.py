@@ -1,19 +1,31 @@
 """The models: softmax regression, an MLP, a small CNN, a small residual network, and any the user names.
 
 Every model maps (examples, *shape) to logits (examples, classes).
+
+Between a torch module and the flat float32 vector that everything else works on.
+
+Order: parameters, then the buffers that a state dict would save; so the trained numbers are one stretch.
+
+Whether a sequence of torch's own layers is only that, so that a fast engine may compute it in their place.
+
+A layer keeps its type when hooks are put on it, and torch's older weight and spectral normalisation are such
+hooks; and one layer may stand at two places, with one set of weights.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from fedcrab.errors import ConfigError, FedcrabError
+from fedcrab.seeds import rng_for
+from fedcrab.types import Field, Layout, Vector
 
 Build = Callable[[tuple[int, ...], int], nn.Module]
 
@@ -141,3 +153,70 @@ def _named(name: str) -> Build:
         raise ConfigError(f"model {name!r} is not a function of (shape, classes)")
     build: Build = found
     return build
+
+
+def tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The named tensors of a module in the order of its flat vector."""
+    saved = module.state_dict(keep_vars=True)
+    named = dict(module.named_parameters())
+    return named | {name: buffer for name, buffer in module.named_buffers() if name in saved}
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """Which slice of the flat vector is which tensor; frozen parameters count as buffers."""
+    return Layout(tuple(_field(name, tensor) for name, tensor in tensors(module).items()))
+
+
+def _field(name: str, tensor: Tensor) -> Field:
+    trained = tensor.requires_grad
+    if tensor.is_complex() or (trained and tensor.dtype != torch.float32):
+        raise ConfigError(f"tensor {name!r} is {tensor.dtype}; a model's parameters must be float32")
+    return Field(name, tuple(tensor.shape), trained=trained, integer=not tensor.is_floating_point())
+
+
+def write(parts: Sequence[Tensor], vector: Tensor) -> None:
+    """Set tensors from a flat vector, in place: so a memory format is kept."""
+    sizes = [part.numel() for part in parts]
+    if vector.shape != (sum(sizes),):
+        raise ConfigError(f"the model has {sum(sizes)} numbers, got a vector of shape {tuple(vector.shape)}")
+    with torch.no_grad():
+        for part, values in zip(parts, torch.split(vector, sizes), strict=True):
+            part.copy_(values.view(part.shape))
+
+
+def read(parts: Sequence[Tensor]) -> Tensor:
+    """The flat vector of tensors, as a copy."""
+    return torch.cat([torch.zeros(0), *(part.detach().reshape(-1).float() for part in parts)])
+
+
+def initial_model(architecture: Architecture, *, seed: int) -> Vector:
+    """The seeded start M_0 of an architecture; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(rng_for(seed, "initial").integers(2**62)))
+        start: Vector = read(list(tensors(architecture.build()).values())).numpy()
+        return start
+
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def only_plain_layers(module: nn.Module, kinds: Container[type[nn.Module]]) -> TypeGuard[nn.Sequential]:
+    """A Sequential of layers of these kinds as torch makes them, every weight of its own and trained."""
+    if type(module) is not nn.Sequential or any(type(step) not in kinds for step in module):
+        return False
+    return all(map(_as_made, module.modules())) and _weights_of_its_own(module)
+
+
+def _as_made(module: nn.Module) -> bool:
+    """Without hooks, and no function put in place of its own."""
+    return "forward" not in vars(module) and not any(getattr(module, hooks) for hooks in HOOKS)
+
+
+def _weights_of_its_own(module: nn.Sequential) -> bool:
+    """Weights and biases alone, each at one place, none frozen or watched."""
+    owned = [each for step in module for each in step.named_parameters()]
+    if any(name not in ("weight", "bias") for name, _ in owned) or any(True for _ in module.buffers()):
+        return False
+    if len({id(parameter) for _, parameter in owned}) < len(owned):
+        return False
+    return all(parameter.requires_grad and not parameter._backward_hooks for _, parameter in owned)

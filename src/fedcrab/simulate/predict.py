@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedcrab.errors import ConfigError
-from fedcrab.simulate import bridge
-from fedcrab.simulate.cnn.channels_last import channels_last, rewritten
 from fedcrab.simulate.data import Images, Labels
-from fedcrab.simulate.models import Architecture
+from fedcrab.simulate.engines.cnn import channels_last, rewritten
+from fedcrab.simulate.models import Architecture, tensors, write
 from fedcrab.types import Vector
 
 BATCH = 256
@@ -28,14 +27,14 @@ class Predictor:
         fast = rewritten(module)
         self._module: nn.Module = (fast or module).eval()
         self._prepare = channels_last if fast else torch.clone
-        self._tensors: Sequence[Tensor] = list(bridge.tensors(self._module).values())
+        self._tensors: Sequence[Tensor] = list(tensors(self._module).values())
         self._shape = architecture.shape
 
     def log_probabilities(self, model: Vector, x: Images) -> LogProbabilities:
         """The logarithm of the softmax output: (examples, classes)."""
         if np.shape(x)[1:] != self._shape:
             raise ConfigError(f"the model takes examples of shape {self._shape}, got {np.shape(x)[1:]}")
-        bridge.write(self._tensors, torch.tensor(model))
+        write(self._tensors, torch.tensor(model))
         with torch.inference_mode():
             pieces = [self._piece(x[i : i + BATCH]) for i in range(0, max(len(x), 1), BATCH)]
             return torch.cat(pieces).numpy()
@@ -72,6 +71,11 @@ class Probe:
     def __init__(self, predictor: Predictor, x: Images, y: Labels) -> None:
         self._predictor, self._x, self._y = predictor, x, y
         self._recent: list[tuple[Vector, LogProbabilities]] = []
+
+    @property
+    def examples(self) -> tuple[Images, Labels]:
+        """The examples and their labels."""
+        return self._x, self._y
 
     def loss(self, model: Vector) -> float:
         """F(model): mean cross-entropy on the probe set."""

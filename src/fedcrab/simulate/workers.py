@@ -20,11 +20,10 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from fedcrab.errors import ConfigError, FedcrabError
-from fedcrab.simulate.local import LocalTraining
-from fedcrab.simulate.memory import Shared
-from fedcrab.simulate.messages import Message, receive, send
+from fedcrab.simulate.client_data import Shared
+from fedcrab.simulate.engines.plain import LocalTraining
 from fedcrab.simulate.models import Architecture
-from fedcrab.simulate.work import Job
+from fedcrab.simulate.worker import Job, Message, receive, send
 
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -87,7 +86,7 @@ class Workers:
             except (BrokenPipeError, ConnectionResetError) as problem:
                 self.close()
                 raise FedcrabError(
-                    "a worker of the simulator ended in the middle of a round, perhaps for want of memory; "
+                    "a worker of the simulator ended in the middle of a round, perhaps out of memory; "
                     "take fewer workers"
                 ) from problem
             except BaseException:  # also Ctrl-C: jobs are under way whose answers nobody will want

@@ -1,0 +1,98 @@
+"""What an aggregation rule is, and the checks that all of them share.
+
+Buffers among the coordinates: a rule decides over what is trained, and over nothing else.
+
+Floating buffers (BatchNorm's running statistics) are averaged plainly, by examples; integer ones (its
+counter) take the maximum. Neither is what a robust rule is meant for.
+
+The norm-clipped mean.
+
+    G = Σ p_c · u_c · min(1, limit / ‖u_c‖),   p_c = n_c / Σ n
+
+Sun et al., "Can You Really Backdoor Federated Learning?", 2019 (norm bounding).
+
+FedAvg: the mean, weighted by examples.
+
+    G = Σ p_c · u_c,   p_c = n_c / Σ n
+
+u_c the update of client c, n_c its number of examples.
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.errors import ConfigError
+from fedcrab.types import Layout, Vector
+from fedcrab.vectors import combination, squared_norms
+
+Aggregate = Callable[[NDArray[np.float32], NDArray[np.float64]], Vector]
+"""(updates, one row a client; examples per client) -> G_t. Rows are finite: the server leaves others out."""
+
+
+def participants(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> int:
+    """n, the number of updates, after a check that there is something to aggregate."""
+    if matrix.ndim != 2 or np.shape(weights) != (len(matrix),):
+        raise ConfigError(
+            "a rule takes one row and one weight a client, "
+            f"got updates of shape {matrix.shape}, weights of shape {np.shape(weights)}"
+        )
+    if len(matrix) == 0:
+        raise ConfigError("a rule needs at least one update, got none; skip the round instead")
+    return len(matrix)
+
+
+def shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """p_c = n_c / Σ n."""
+    total = float(np.sum(weights, dtype=np.float64))
+    if not (np.isfinite(total) and total > 0 and np.min(weights) >= 0):
+        raise ConfigError(
+            f"weights must be finite, 0 or more and not all 0, got {np.asarray(weights).tolist()}"
+        )
+    return np.asarray(weights, np.float64) / total
+
+
+def with_buffers(rule: Aggregate, layout: Layout) -> Aggregate:
+    """The rule over the trained coordinates, with the buffers as they ought to be."""
+    if all(f.trained for f in layout.fields):
+        return rule
+    trained = np.concatenate([np.arange(part.start, part.stop) for part in layout.trained()])
+
+    def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
+        result = np.zeros(matrix.shape[1], np.float32)
+        for f, place in zip(layout.fields, layout.slices().values(), strict=True):
+            if not f.trained:
+                part = matrix[:, place]
+                result[place] = part.max(axis=0) if f.integer else combination(shares(weights), part)
+        result[trained] = rule(matrix[:, trained], weights)
+        return result
+
+    return aggregate
+
+
+def clipped_mean(*, limit: float) -> Aggregate:
+    """The weighted mean of updates cut to ``limit``: at infinity fedavg, towards 0 only directions count."""
+    if not limit > 0:
+        raise ConfigError(f"limit must be more than 0, got {limit}")
+
+    def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
+        participants(matrix, weights)
+        norms = np.sqrt(squared_norms(matrix))
+        factors = np.divide(limit, norms, out=np.ones_like(norms), where=norms > limit)
+        return combination(shares(weights) * factors, matrix)
+
+    return aggregate
+
+
+def fedavg() -> Aggregate:
+    """The weighted mean. No resistance: one client moves it anywhere."""
+
+    def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
+        participants(matrix, weights)
+        return combination(shares(weights), matrix)
+
+    return aggregate

@@ -1,0 +1,53 @@
+"""Neurotoxin: a backdoor in the coordinates that honest updates use least, so that nothing overwrites it.
+
+    sends γ · m ⊙ u,   m_k = 1 for the share `coordinates` of all k with the smallest |μ_k|, else 0
+
+u the update from examples with the trigger, μ the mean of the honest updates, γ `boost`. With 1 it is a plain
+backdoor; the less, the longer it lasts after the attackers have left, and the weaker it is.
+Zhang et al., "Neurotoxin: Durable Backdoors in Federated Learning", ICML 2022. Departs from it: μ is of the
+same round (full knowledge) and not the previous aggregate, and the update is masked once, after local
+training, and not after each of its steps.
+In a round without honest clients μ is the mean of the attackers' own updates.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.attack.backdoor import backdoor
+from fedcrab.attack.malicious_fleet import Attackers, CraftedFleet, DataFleet, RoundView, mean
+from fedcrab.attack.trigger import PATCH, Trigger
+from fedcrab.errors import ConfigError
+
+
+def neurotoxin(
+    fleet: DataFleet,
+    attackers: Attackers,
+    *,
+    target: int = 0,
+    poisoned: float = 0.5,
+    trigger: Trigger = PATCH,
+    boost: float = 1.0,
+    coordinates: float = 0.95,
+) -> DataFleet:
+    """The fleet whose attackers plant a backdoor where the honest clients hardly go."""
+    if not (np.isfinite(boost) and boost > 0):
+        raise ConfigError(f"boost must be more than 0, got {boost}")
+    if not 0 < coordinates <= 1:
+        raise ConfigError(f"coordinates must be more than 0 and at most 1, got {coordinates}")
+    planted = backdoor(fleet, attackers, target=target, poisoned=poisoned, trigger=trigger)
+
+    def craft(scene: RoundView) -> NDArray[np.float64]:
+        mask = least_used(mean(scene.seen), coordinates)
+        return boost * np.where(mask, scene.own.vectors, 0.0).astype(np.float64)
+
+    return CraftedFleet(planted, attackers, craft)
+
+
+def least_used(honest: NDArray[np.float64], coordinates: float) -> NDArray[np.bool_]:
+    """The share of coordinates, rounded half to even, that move least; of equals the first."""
+    order = np.argsort(np.abs(honest), kind="stable")
+    mask = np.zeros(len(honest), bool)
+    mask[order[: round(coordinates * len(honest))]] = True
+    return mask

@@ -1,0 +1,56 @@
+"""PGD (constrain and scale): a boosted backdoor, no longer than honest updates are.
+
+    v = γ · u,   sends v · min(1, ρ / ‖v‖),   ρ = `length` · median ‖u_c‖ over the honest
+
+u the update from examples with the trigger, γ `boost`: 1 sends it as it is where it is short enough, a large
+γ always sends the length ρ, so that no rule that clips or compares lengths sees anything.
+Sun et al., "Can You Really Backdoor Federated Learning?", 2019; Wang et al., "Attack of the Tails", NeurIPS
+2020; Bagdasaryan et al., AISTATS 2020 (constrain and scale). Departs from them: the update is projected once,
+after local training, and not after each of its steps, as a fleet answers with whole updates.
+In a round without honest clients ρ is of the attackers' own updates before they are boosted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.attack.backdoor import backdoor
+from fedcrab.attack.malicious_fleet import Attackers, CraftedFleet, DataFleet, RoundView
+from fedcrab.attack.trigger import PATCH, Trigger
+from fedcrab.errors import ConfigError
+
+
+def pgd(
+    fleet: DataFleet,
+    attackers: Attackers,
+    *,
+    target: int = 0,
+    poisoned: float = 0.5,
+    trigger: Trigger = PATCH,
+    boost: float = 5.0,
+    length: float = 1.0,
+) -> DataFleet:
+    """The fleet whose attackers plant a backdoor by updates of ``length`` times the honest ones' median."""
+    for name, value in (("boost", boost), ("length", length)):
+        if not (np.isfinite(value) and value > 0):
+            raise ConfigError(f"{name} must be more than 0, got {value}")
+    planted = backdoor(fleet, attackers, target=target, poisoned=poisoned, trigger=trigger)
+
+    def craft(scene: RoundView) -> NDArray[np.float64]:
+        most = length * float(np.median(_norms(scene.seen.vectors)))
+        boosted = boost * scene.own.vectors.astype(np.float64)
+        return projected(boosted, most)
+
+    return CraftedFleet(planted, attackers, craft)
+
+
+def projected(rows: NDArray[np.float64], most: float) -> NDArray[np.float64]:
+    """Each row, or what of it is in the ball of this radius."""
+    norms = _norms(rows)
+    factors = np.divide(most, norms, out=np.ones_like(norms), where=norms > most)
+    return rows * factors[:, None]
+
+
+def _norms(rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    return np.asarray(np.sqrt(np.einsum("cd,cd->c", rows, rows, dtype=np.float64)))

@@ -1,0 +1,21 @@
+"""Forensics on a model and its history: what was planted, since when, and who taught it. Needs torch."""
+
+from fedcrab.audit.attribution import Attribution, attribute
+from fedcrab.audit.examples import read_examples
+from fedcrab.audit.flat_model import FlatModel
+from fedcrab.audit.taught import taught_examples, taught_trigger
+from fedcrab.audit.timeline import Timeline, timeline
+from fedcrab.audit.trigger_inversion import Inversion, invert
+
+__all__ = [
+    "Attribution",
+    "FlatModel",
+    "Inversion",
+    "Timeline",
+    "attribute",
+    "invert",
+    "read_examples",
+    "taught_examples",
+    "taught_trigger",
+    "timeline",
+]

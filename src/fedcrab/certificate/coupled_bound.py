@@ -1,0 +1,170 @@
+"""Recovery and retraining side by side, round by round: D bounds ‖x_t - W_t‖, x_t the recovered model.
+
+Begin with D = ψ of the rollback model. Then, for each round t from there on:
+
+    kept        D ← min(D, ‖x_t - M_t‖ + ψ_t)
+    replayed    D ← κD + ‖step - Σ p_c·û_c‖ + b_t + ρ·Σ |p_c - p'_c|·min(ψ_t, ‖x_t - M_t‖)
+                or D + ‖step‖ + ‖W_{t+1} - W_t‖
+    skipped     D ← κD + r_t(x_t),   or D + ‖W_{t+1} - W_t‖
+
+p are the shares of those who replayed the round, p' those of all its honest clients (p = 0 of the others),
+b_t the length of Σ (p_c - p'_c)·u_c at M_t, which the ledger knows. C and ρ are those of
+:meth:`Assumptions.local_affine`, r_t(x) = ‖A_t(x) - x‖.
+
+Proof. Retraining does W ← A(W) with A = Σ p'_c·T_c. Recovery does x ← S(x) + (step - Σ p_c·û_c) with S = Σ
+p_c·T_c. ‖S(x) - A(W)‖ ≤ ‖S(x) - A(x)‖ + κD, and S(x) - A(x) = Σ (p_c - p'_c)·T_c(x) = Σ (p_c -
+p'_c)·(u_c(M_t) + C·(x - M_t) + E_c): what does not depend on c cancels, as both shares add up to 1, and
+‖E_c‖ ≤ ρ‖x - M_t‖. The same at W in place of x gives ψ_t for ‖x - M_t‖. A model that stands still errs by r:
+‖x - A(W)‖ ≤ ‖x - A(x)‖ + κD. With full batches r_t(x) follows from the answers of the next replayed round,
+which were made at the same x, and from the anchor after the last one. Or each goes its own way.
+
+The lengths of a step are those that recovery measured. Of steps that have none, ‖step - Σ p_c·û_c‖ ≤ Σ
+p_c·|ℓ_c - ‖û_c‖|.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from fedcrab.certificate.assumptions import SOUND, Assumptions, Term, finite, unknown
+from fedcrab.certificate.path_length import is_one_map, shortest_legs
+from fedcrab.certificate.poison import GEOMETRY, UNIT, PoisonBounds
+from fedcrab.history.records import RoundRecord
+from fedcrab.rollback.decision import Plan
+from fedcrab.types import ClientId
+
+FORMULA = (
+    "recovery and retraining side by side: D ← κD + ‖step - Σ p_c·û_c‖ + what the missing clients make; "
+    "in skipped rounds D ← κD + ‖Σ p_c·û_c‖; D ≤ ‖x_t - M_t‖ + ψ_t"
+)
+ASSUMES = (
+    "recovery is crab with weighted means, its steps are as reported",
+    "clients train in recovery as they did in the history: same epochs, batches and examples",
+    "Ψ is a bound",
+)
+Table = Mapping[str, Any]
+Residual = Callable[[int], float]  # r_t at the recovered model; infinite where it is not known
+
+
+def coupled_bound(
+    plan: Plan,
+    facts: PoisonBounds,
+    psi: Sequence[float] | None,
+    given: Assumptions,
+    steps: Sequence[Table] | None,
+    start: float,
+    residual: Residual,
+    end: float,
+) -> Term:
+    """Follow both to the end.
+
+    ``start`` is how far from the rollback model recovery began, ``residual`` gives r_t(M̃), ``end`` is ‖M̃ -
+    M_T‖ + ψ_T.
+    """
+    expansion, affine = given.local_expansion(), given.local_affine()
+    legs = shortest_legs(facts, psi, given)
+    if psi is None or expansion is None or affine is None or legs is None or steps is None:
+        return unknown(FORMULA, *ASSUMES, "the steps of a recovery by crab")
+    replayed = {step["round"]: step for step in steps if step["examples"]}
+    gap, rounds = psi[plan.rollback_round] + start, len(facts.busy)
+    for t in range(plan.rollback_round, rounds):
+        step, together = replayed.get(t), inf
+        if step is not None:
+            gap = min(gap, _apart(step) + psi[t])
+            ours, everybody = _ours(step), honest_examples(plan, t)
+            lost = missing(plan.history.rounds[t], ours, everybody, affine[1] * min(psi[t], _apart(step)))
+            together = expansion * gap + _strayed(step) + lost
+        elif facts.busy[t]:
+            still = residual(t) if given.full_batch else inf
+            if later := next((replayed[s] for s in range(t + 1, rounds) if s in replayed), None):
+                still = _standing_still(plan, later, t, affine[1]) if given.full_batch else inf
+            together = expansion * gap + still
+        gap = min(together, gap + legs[t] + (_travelled(step) if step else 0.0))
+        gap += 16 * UNIT * (facts.reach[t] + psi[t] + gap + (_fresh(step) if step else 0.0))
+    return finite(Term(min(gap, end), SOUND, FORMULA, ASSUMES))
+
+
+def last_step_residual(
+    facts: PoisonBounds, given: Assumptions, plan: Plan, steps: Sequence[Table] | None
+) -> float:
+    """R(M̃) ≤ κ·‖last step‖, where it was an honest round of everybody, not calibrated: M̃ = A(x).
+
+    ‖A(M̃) - M̃‖ = ‖A(A(x)) - A(x)‖ ≤ κ‖A(x) - x‖. Infinite where the last step is none such, or where rounds
+    differ.
+    """
+    expansion = given.local_expansion()
+    if not steps or expansion is None or not is_one_map(facts, given) or "measured" not in steps[-1]:
+        return inf
+    last = steps[-1]
+    if last["renewed"] or not last["examples"] or _ours(last) != honest_examples(plan, 0):
+        return inf
+    lengths = last["measured"]
+    mistake = lengths["strayed"] + 8 * UNIT * (facts.reach[-1] + lengths["apart"] + _fresh(last))
+    return float(expansion * lengths["mean"] + (1 + expansion) * mistake)
+
+
+def honest_examples(plan: Plan, t: int) -> dict[ClientId, float]:
+    """The examples of each honest client of a round."""
+    entry = plan.history.rounds[t]
+    rows = zip(entry.clients, entry.examples.tolist(), strict=True)
+    return {client: n for client, n in rows if not plan.is_malicious(client, t)}
+
+
+def missing(
+    entry: RoundRecord, ours: Mapping[ClientId, float], everybody: Mapping[ClientId, float], far: float
+) -> float:
+    """B + ρ·Σ |p_c - p'_c|·‖x - M‖ of two groups of a round's clients; ``far`` is ρ‖x - M‖.
+
+    Infinite where the ledger's round does not have them all.
+    """
+    if ours == everybody:
+        return 0.0
+    if not everybody or not {*ours, *everybody} <= {*entry.clients}:
+        return inf
+    some, whole = sum(ours.values()), sum(everybody.values())
+    change = {c: ours.get(c, 0.0) / some - everybody.get(c, 0.0) / whole for c in {**everybody, **ours}}
+    places, parts = [entry.clients.index(c) for c in change], np.array(list(change.values()))
+    if entry.coordinates.sketched:
+        there = float(np.abs(parts) @ entry.norms[places])
+    else:
+        there = float(np.linalg.norm(entry.coordinates.combine(places, parts)))
+    return there * (1 + GEOMETRY) + far * float(np.abs(parts).sum())
+
+
+def _standing_still(plan: Plan, later: Table, t: int, rho: float) -> float:
+    """R_t(x) from the answers of a later round at the same x, and its ledger for those who were not asked."""
+    if "measured" not in later:
+        return inf
+    entry = plan.history.rounds[later["round"]]
+    lost = missing(entry, _ours(later), honest_examples(plan, t), rho * _apart(later))
+    return float(later["measured"]["mean"]) + lost
+
+
+def _ours(step: Table) -> dict[ClientId, float]:
+    return dict(zip(step["clients"], step["examples"], strict=True))
+
+
+def _apart(step: Table) -> float:
+    return float(step["measured"]["apart"]) if "measured" in step else inf
+
+
+def _fresh(step: Table) -> float:
+    """Σ p_c·‖û_c‖."""
+    return float(np.average(step.get("renewed") or step["lengths"], weights=step["examples"]))
+
+
+def _travelled(step: Table) -> float:
+    """‖step‖ at most."""
+    by_lengths = float(np.average(step["lengths"], weights=step["examples"]))
+    return min(by_lengths, step["measured"]["mean"] + _strayed(step)) if "measured" in step else by_lengths
+
+
+def _strayed(step: Table) -> float:
+    if "measured" in step:
+        return float(step["measured"]["strayed"])
+    fresh = np.array(step.get("renewed") or step["lengths"])
+    return float(np.average(np.abs(step["lengths"] - fresh), weights=step["examples"]))

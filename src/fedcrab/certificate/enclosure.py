@@ -1,0 +1,269 @@
+"""Balls that hold the retraining: B around the recovered model, E around a model of their own.
+
+**Anchored** (B). D_t bounds ‖M̃ - W_t‖, M̃ the recovered model. D_0 = ‖M̃ - M_0‖, and
+
+    D_{t+1} = min(κ·D_t + r_t(M̃),  D_t + ‖W_{t+1} - W_t‖)
+    D_t ≤ ‖M̃ - M_t‖ + ψ_t where M_t is kept, or t = T
+
+r_t(M̃) = ‖A_t(M̃) - M̃‖ from one honest round at M̃. Proof: ‖M̃ - A(W)‖ ≤ ‖M̃ - A(M̃)‖ + κ‖M̃ - W‖.
+
+**Enclosed** (E). A ball (m, R) with ‖m - W_t‖ ≤ R, beginning at (M_0, 0) whatever the rollback. Of every
+honest client c of round t take, of all models y where its answer u_c(y) is known, the one with the least ρ‖m
+- y‖ + ε:
+
+    m' = Σ p_c·(y_c + u_c(y_c) + C·(m - y_c)),     R' = κR + Σ p_c·(ρ‖m - y_c‖ + ε_c)
+
+Where (M_t, ψ_t) or (M̃, D_t) has the smaller radius it takes the place of (m, R). The bound is ‖M̃ - m_T‖ +
+R_T. Proof: W' = Σ p_c·T_c(W), T_c(W) = T_c(y) + (T_c(m) - T_c(y)) + (T_c(W) - T_c(m)); the middle is C·(m -
+y) to ρ‖m - y‖, the last at most κ‖W - m‖. With full batches y is from any round; with sampled ones T_c is
+another map in each round, and only answers that were made with the batches of round t count.
+
+Two more ways for clients who were never asked, or far from here: the shares of the others stand for theirs,
+and the ledger bounds the difference at M_t (:func:`coupled_bound.missing`, ‖m - M_t‖ or ψ_t for the
+distance); or W is taken to stand still, and R grows by ‖W_{t+1} - W_t‖. Whatever gives the least R' counts.
+
+The server of the retraining adds in float32: 16 units of rounding a round of all that is added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.certificate.assumptions import Assumptions
+from fedcrab.certificate.coupled_bound import honest_examples, missing
+from fedcrab.certificate.path_length import shortest_legs
+from fedcrab.certificate.poison import GEOMETRY, UNIT, PoisonBounds
+from fedcrab.recover.answers import Answers, stored_answers
+from fedcrab.rollback.decision import Plan
+from fedcrab.types import ClientId, Vector
+from fedcrab.vectors import Matrix64
+
+MOST_STORED = 2**28  # numbers of stored updates that are looked at: one gigabyte
+MOST_GROUPS = 16  # of clients that are tried for a round
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """All models within a radius of one."""
+
+    centre: Matrix64  # the trained numbers alone
+    radius: float
+
+    def reach(self, other: Matrix64) -> float:
+        """How far a model can be from one in the ball."""
+        return float(np.linalg.norm(self.centre - other)) + self.radius
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A model at which some clients' answers are known."""
+
+    round: int
+    model: Matrix64
+    rows: Mapping[ClientId, int]
+    updates: NDArray[np.float32]
+    lengths: Matrix64
+    size: float  # ‖model‖
+    errors: Matrix64  # ε_c of each row: of its update, and what the model's own error makes
+
+    def mean(self, clients: Sequence[ClientId], weights: Sequence[float]) -> Matrix64:
+        """Σ weight·u_c."""
+        rows = [self.rows[client] for client in clients]
+        return np.asarray(np.array(weights) @ self.updates[rows].astype(np.float64))
+
+    def length(self, clients: Sequence[ClientId], weights: Sequence[float]) -> float:
+        """Σ weight·‖u_c‖."""
+        return float(np.dot(weights, self.lengths[[self.rows[client] for client in clients]]))
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a certificate knows of a training that leaves the malicious clients out."""
+
+    plan: Plan
+    facts: PoisonBounds
+    psi: Sequence[float]
+    legs: Sequence[float]  # ‖W_{t+1} - W_t‖ at most
+    expansion: float
+    affine: tuple[float, float]
+    full_batch: bool
+    places: tuple[Place, ...]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        facts: PoisonBounds,
+        psi: Sequence[float] | None,
+        given: Assumptions,
+        answers: Sequence[Answers],
+    ) -> Problem | None:
+        """None where nothing can be followed."""
+        expansion, affine, legs = (
+            given.local_expansion(),
+            given.local_affine(),
+            shortest_legs(facts, psi, given),
+        )
+        if psi is None or expansion is None or affine is None or legs is None:
+            return None
+        places = tuple(place_of(plan, found, affine) for found in answers)
+        return cls(plan, facts, psi, legs, expansion, affine, given.full_batch, places)
+
+    def flat(self, model: Vector) -> Matrix64:
+        """The trained numbers of a model."""
+        return _trained(self.plan, model)
+
+    def kept(self) -> dict[int, Ball]:
+        """(M_t, ψ_t), where M_t is kept, and at the end."""
+        history = self.plan.history
+        balls = {t: Ball(self.flat(history.model(t)), self.psi[t]) for t in history.kept}
+        return {**balls, len(history.rounds): Ball(self.flat(history.final_model()), self.psi[-1])}
+
+    def usable(self, t: int) -> list[Place]:
+        """Where the maps of round t are known."""
+        return [place for place in self.places if self.full_batch or place.round == t]
+
+    def residual(self, model: Vector, t: int) -> float:
+        """R_t at this model, where every honest client of round t answered to it; else infinite."""
+        point, everybody = self.flat(model), honest_examples(self.plan, t)
+        whole, total, slack, left = sum(everybody.values()), np.zeros(len(point)), 0.0, dict(everybody)
+        for place in self.usable(t):
+            found = [client for client in left if client in place.rows]
+            if found and np.array_equal(place.model, point):
+                weights = [left.pop(client) / whole for client in found]
+                total += place.mean(found, weights)
+                rows = [place.rows[client] for client in found]
+                slack += 4 * UNIT * place.length(found, weights) + float(np.dot(weights, place.errors[rows]))
+        return inf if left or not everybody else float(np.linalg.norm(total)) + slack
+
+
+def answers_of(plan: Plan, fresh: Sequence[Answers]) -> tuple[Answers, ...]:
+    """The answers of a recovery and those that the history stores, if they are not too many.
+
+    What a named client sent before ``since`` is an honest answer; nothing else of it counts.
+    """
+    history = plan.history
+    rounds = [t for t in range(len(history.rounds)) if history.contents.has_updates(t)]
+    stored = sum(len(history.rounds[t].clients) for t in rounds) * history.charter.layout.size
+    found = [_without(a, plan.malicious) for a in fresh]
+    for kept in stored_answers(history) if stored <= MOST_STORED else ():
+        found.append(_without(kept, [c for c in plan.malicious if plan.is_malicious(c, kept.round)]))
+    return tuple(answers for answers in found if answers.updates.clients)
+
+
+def _without(answers: Answers, clients: Collection[ClientId]) -> Answers:
+    """The answers of all but these clients, each with its error."""
+    pairs = zip(answers.updates.clients, answers.errors, strict=True) if answers.errors else ()
+    errors = tuple(error for client, error in pairs if client not in clients)
+    return replace(answers, updates=answers.updates.without(clients), errors=errors)
+
+
+def anchored(problem: Problem, model: Vector, residuals: Sequence[float]) -> list[float]:
+    """D_0 … D_T around the recovered model; ``residuals`` are r_t(M̃), or above it."""
+    point, kept, facts = problem.flat(model), problem.kept(), problem.facts
+    size, gap, gaps = float(np.linalg.norm(point)), inf, []
+    for t in range(len(facts.busy) + 1):
+        if t in kept:
+            gap = min(gap, kept[t].reach(point))
+        gaps.append(gap)
+        if t < len(facts.busy) and facts.busy[t]:
+            gap = min(problem.expansion * gap + residuals[t], gap + problem.legs[t])
+            gap += 16 * UNIT * (size + gap)
+    return gaps
+
+
+def enclosed(problem: Problem, model: Vector | None = None, gaps: Sequence[float] = ()) -> list[Ball]:
+    """The balls that hold W_0 … W_T; ``gaps`` are those of :func:`anchored` around the model.
+
+    The last one is as it comes out: whoever needs it compares it with (M_T, ψ_T) and (M̃, D_T).
+    """
+    kept, point = problem.kept(), None if model is None else problem.flat(model)
+    ball, balls = Ball(problem.flat(problem.plan.history.initial_model()), 0.0), list[Ball]()
+    for t, busy in enumerate(problem.facts.busy):
+        others = [kept[t]] if t in kept else []
+        others += [Ball(point, gaps[t])] if point is not None and len(gaps) else []
+        ball = min((ball, *others), key=lambda b: b.radius)
+        balls.append(ball)
+        ball = _next(problem, ball, t, kept.get(t)) if busy else ball
+    return [*balls, ball]
+
+
+def _next(problem: Problem, ball: Ball, t: int, kept: Ball | None) -> Ball:
+    """A ball that holds A_t of this one: by the clients whose answers give the least radius."""
+    everybody, rho = honest_examples(problem.plan, t), problem.affine[1]
+    near = {c: found for c, found in _nearest(problem, ball, t).items() if c in everybody}
+    entry = problem.plan.history.rounds[t]
+    away = min(problem.psi[t], inf if kept is None else float(np.linalg.norm(ball.centre - kept.centre)))
+    best, group, lost = problem.legs[t] + (1 - problem.expansion) * ball.radius, dict[ClientId, float](), 0.0
+    for farthest in _some(sorted({far for far, _ in near.values()})):
+        ours = {c: n for c, n in everybody.items() if c in near and near[c][0] <= farthest}
+        beside = missing(entry, ours, everybody, rho * away)
+        grown = sum(n * near[c][0] for c, n in ours.items()) / sum(ours.values()) + beside
+        if grown < best:
+            best, group, lost = grown, ours, beside
+    if not group:
+        return Ball(ball.centre, ball.radius + problem.legs[t])
+    return _moved(problem, ball, {c: (n, *near[c]) for c, n in group.items()}, lost)
+
+
+def _some(values: list[float]) -> list[float]:
+    """A few of these, the last among them."""
+    every = -(-len(values) // MOST_GROUPS) if values else 1
+    return values[::-1][::every]
+
+
+def _nearest(problem: Problem, ball: Ball, t: int) -> dict[ClientId, tuple[float, Place]]:
+    """Of each client that ever answered the least ρ‖m - y‖ + ε, and where."""
+    near = dict[ClientId, tuple[float, Place]]()
+    for place in problem.usable(t):
+        away = problem.affine[1] * float(np.linalg.norm(ball.centre - place.model))
+        for client, row in place.rows.items():
+            far = away + float(place.errors[row])
+            if client not in near or far < near[client][0]:
+                near[client] = (far, place)
+    return near
+
+
+def _moved(
+    problem: Problem, ball: Ball, clients: Mapping[ClientId, tuple[float, float, Place]], lost: float
+) -> Ball:
+    """M' and R' with these clients' shares, each from its (examples, ρ‖m - y‖ + ε, place)."""
+    groups = dict[int, list[ClientId]]()
+    for client, (_, _, place) in clients.items():
+        groups.setdefault(id(place), []).append(client)
+    factor, whole = problem.affine[0], sum(n for n, _, _ in clients.values())
+    centre, radius = np.zeros(len(ball.centre)), problem.expansion * ball.radius + lost
+    size = float(np.linalg.norm(ball.centre)) + ball.radius
+    for group in groups.values():
+        place, weights = clients[group[0]][2], [clients[client][0] / whole for client in group]
+        share = sum(weights)
+        centre += share * (place.model + factor * (ball.centre - place.model)) + place.mean(group, weights)
+        radius += sum(w * clients[client][1] for w, client in zip(weights, group, strict=True))
+        size += share * place.size + place.length(group, weights)
+    return Ball(centre, radius + 8 * (1 + max(1.0, problem.expansion)) * UNIT * (size + radius))
+
+
+def place_of(plan: Plan, answers: Answers, affine: tuple[float, float]) -> Place:
+    """Answers, ready to be counted with: the trained numbers alone.
+
+    ε_c = ‖q - u‖ + (|1-C| + ρ)·‖ỹ - y‖ of an update q and a model ỹ that were stored with an error: the first
+    moves m' as it is, the second by (1-C)·(ỹ - y), and ‖m - y‖ ≤ ‖m - ỹ‖ + ‖ỹ - y‖.
+    """
+    updates, model = answers.updates, _trained(plan, answers.model)
+    rows = np.stack([_trained(plan, row).astype(np.float32) for row in updates.vectors])
+    lengths = np.array([float(np.linalg.norm(row.astype(np.float64))) for row in rows])
+    errors = np.array(answers.errors or [0.0] * len(rows)) * (1 + GEOMETRY)
+    errors = errors + (abs(1 - affine[0]) + affine[1]) * answers.model_error
+    places = {client: i for i, client in enumerate(updates.clients)}
+    return Place(answers.round, model, places, rows, lengths, float(np.linalg.norm(model)), errors)
+
+
+def _trained(plan: Plan, vector: NDArray[Any]) -> Matrix64:
+    parts = plan.history.charter.layout.trained()
+    return np.concatenate([vector[part] for part in parts] or [vector[:0]]).astype(np.float64)

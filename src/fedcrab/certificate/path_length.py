@@ -1,0 +1,218 @@
+"""How far training without the malicious clients goes on after the rollback round: ‖W_T - W_t*‖.
+
+Several bounds of its steps, the least of which counts, round by round. A retraining that was run says it
+best; the others need none.
+
+How far recovery moved the model: before it, from the ledger; after it, from its steps; and measured.
+
+The weighted mean moves the model by at most the mean of the updates' lengths. Other rules by more:
+
+    fedavg, clipped-mean               Σ p_c·ℓ_c
+    krum, multi-krum, geometric-median max ℓ_c           (a point within the hull of the updates)
+    median                             √(2/n·Σ ℓ_c²)     (half of the clients exceed it, number by number)
+    trimmed-mean                       √(Σ ℓ_c²)         (no number is above the largest of the clients')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+from fedcrab.certificate.assumptions import HEURISTIC, SOUND, Assumptions, Term, finite, unknown
+from fedcrab.certificate.poison import UNIT, PoisonBounds
+from fedcrab.recover.crab import planned_lengths
+from fedcrab.rollback.decision import Plan
+from fedcrab.types import Vector
+from fedcrab.vectors import norm
+
+Reach = Callable[[Sequence[float], Sequence[float]], float]  # (examples, lengths) -> how far one step goes
+PLANNED = "Σ over replayed rounds of the longest length that a client is calibrated to"
+TRAVELLED = "Σ over steps of what the rule can make of the updates' lengths; of the mean, Σ p_c·ℓ_c"
+HULL = ("fedavg", "clipped-mean", "krum", "multi-krum", "geometric-median")  # rules within the updates' hull
+MOVED = "‖recovered model - rollback model‖, measured"
+
+
+def _mean(examples: Sequence[float], lengths: Sequence[float]) -> float:
+    return sum(n * length for n, length in zip(examples, lengths, strict=True)) / sum(examples)
+
+
+def _longest(_: Sequence[float], lengths: Sequence[float]) -> float:
+    return max(lengths)
+
+
+def _median(_: Sequence[float], lengths: Sequence[float]) -> float:
+    return sqrt(2 / len(lengths) * sum(length**2 for length in lengths))
+
+
+def _together(_: Sequence[float], lengths: Sequence[float]) -> float:
+    return sqrt(sum(length**2 for length in lengths))
+
+
+REACHES: Mapping[str, Reach] = {
+    "fedavg": _mean,
+    "clipped-mean": _mean,
+    "krum": _longest,
+    "multi-krum": _longest,
+    "geometric-median": _longest,
+    "median": _median,
+    "trimmed-mean": _together,
+}
+
+
+def planned(plan: Plan, rule: str, crab: Mapping[str, Any] | None, reach: float) -> Term:
+    """Before recovery: whoever answers, and with however many examples (so the longest, not the mean)."""
+    assumes = ("recovery is crab with these settings", f"its rule is {rule}")
+    if crab is None or rule not in HULL:
+        return unknown(PLANNED, *assumes, "a rule that stays within the updates' hull")
+    if crab["settle"]:
+        return unknown(PLANNED, *assumes, "settle = 0: the last rounds are not calibrated to a known length")
+    if rule in ("krum", "multi-krum"):  # where they need more answers than are selected, everyone is asked
+        plan = replace(plan, replay=tuple((t, plan.askable(t)) for t, _ in plan.replay))
+    lengths = planned_lengths(plan, crab["gap"])
+    steps = [max((lengths[t][c] for c in clients), default=0.0) for t, clients in plan.replay]
+    return Term(_with_rounding(steps, reach), SOUND, PLANNED, assumes)
+
+
+def travelled(
+    steps: Sequence[Mapping[str, Any]] | None, rule: str, reach: float, formula: str = TRAVELLED
+) -> Term:
+    """How far these steps can have gone, from the lengths that they report."""
+    assumes = ("the steps are as they were reported", f"their rule is {rule}")
+    if steps is None or rule not in REACHES:
+        return unknown(formula, *assumes)
+    far = REACHES[rule]
+    legs = [far(step["examples"], step["lengths"]) if step["lengths"] else 0.0 for step in steps]
+    return Term(_with_rounding(legs, reach), SOUND, formula, assumes)
+
+
+def _with_rounding(legs: Sequence[float], reach: float) -> float:
+    """The legs, and what float32 sums can add to them."""
+    gone = 0.0
+    for leg in legs:
+        gone += leg + 4 * UNIT * (reach + gone + leg)
+    return gone
+
+
+def moved(plan: Plan, model: Vector | None) -> Term:
+    """Measured: the two models are there."""
+    if model is None:
+        return unknown(MOVED, "a recovered model")
+    return Term(apart(plan, model, plan.history.model(plan.rollback_round)), SOUND, MOVED)
+
+
+def apart(plan: Plan, one: Vector, other: Vector) -> float:
+    """‖one - other‖ over the trained numbers."""
+    return norm(one.astype("float64") - other, plan.history.charter.layout.trained())
+
+
+CONSTANTS = "rounds·K·η·G: no local step is longer than η·G"
+LEDGER = "Σ (φ_t + λ·ψ_t): the honest update at M_t, known, and how much it can differ at W_t"
+FADING = "φ_0·Σ κ^t: the same map in every round makes steps that grow by κ at most"
+DESCENT = "√(η·rounds·(F(M_0) - F*)/(1 - ηL/2)): gradient descent spends its descent on its way"
+SHORTEST = "Σ of the least of these in each round"
+MEASURED = "Σ over the retraining's steps of what the rule can make of the updates' lengths"
+SAME = "the same honest clients, examples and batches in every round (full batches)"
+PLAIN = ("local steps are plain gradient steps", "G bounds the gradients", "a rule within the hull")
+KAPPA = "κ bounds how much honest local training stretches a distance"
+
+
+def retraining_terms(
+    facts: PoisonBounds,
+    psi: Sequence[float] | None,
+    first: int,
+    given: Assumptions,
+    estimated: Mapping[str, float],
+    steps: Sequence[Mapping[str, Any]] | None,
+) -> dict[str, Term]:
+    """Every bound that there are grounds for; ``first`` is the rollback round."""
+    flag = SOUND if given.gradient is not None else HEURISTIC
+    legs = {
+        "constants": _term(_constant_legs(facts, given, estimated), first, CONSTANTS, PLAIN, flag),
+        "ledger": _term(_ledger_legs(facts, psi, given), first, LEDGER, ("Ψ is a bound",)),
+        "fading": _term(_fading_legs(facts, given), first, FADING, (SAME, KAPPA)),
+        "shortest": _term(shortest_legs(facts, psi, given), first, SHORTEST, ("Ψ is a bound", KAPPA)),
+    }
+    return {"measured": _measured(facts, first, steps), **legs, "descent": _descent(facts, first, given)}
+
+
+def _measured(facts: PoisonBounds, first: int, steps: Sequence[Mapping[str, Any]] | None) -> Term:
+    """From the steps of a retraining; those before the rollback round tell how long its model is by then."""
+    if steps is None:
+        return travelled(None, facts.rule, facts.start, MEASURED)
+    before = [step for step in steps if step["round"] < first]
+    gone = travelled(before, facts.rule, facts.start).value or 0.0
+    return travelled(
+        [step for step in steps if step["round"] >= first], facts.rule, facts.start + gone, MEASURED
+    )
+
+
+def _term(
+    legs: Sequence[float] | None, first: int, formula: str, assumes: tuple[str, ...], flag: str = SOUND
+) -> Term:
+    if legs is None:
+        return unknown(formula, *assumes)
+    return finite(Term(float(sum(legs[first:])), flag, formula, assumes))
+
+
+def is_one_map(facts: PoisonBounds, given: Assumptions) -> bool:
+    """Whether every round of the retraining applies the same map A, from M_0 on."""
+    return facts.steady and given.full_batch and facts.means and facts.broken != 0
+
+
+def shortest_legs(facts: PoisonBounds, psi: Sequence[float] | None, given: Assumptions) -> list[float] | None:
+    """In each round the least of the proved bounds of ‖W_{t+1} - W_t‖."""
+    found = (_ledger_legs(facts, psi, given), _fading_legs(facts, given), _constant_legs(facts, given, {}))
+    known = [legs for legs in found if legs is not None]
+    return [min(legs) for legs in zip(*known, strict=True)] if known else None
+
+
+def _constant_legs(
+    facts: PoisonBounds, given: Assumptions, estimated: Mapping[str, float]
+) -> list[float] | None:
+    """K·η·G where anybody takes part."""
+    gradient = given.gradient if given.gradient is not None else estimated.get("gradient")
+    if gradient is None or given.rate is None or given.most_steps is None or facts.rule not in HULL:
+        return None
+    leg = given.most_steps * given.rate * gradient
+    rounding = 8 * UNIT * (facts.start + leg * len(facts.busy))
+    return [leg + rounding if busy else 0.0 for busy in facts.busy]
+
+
+def _ledger_legs(facts: PoisonBounds, psi: Sequence[float] | None, given: Assumptions) -> list[float] | None:
+    """‖A(W) - W‖ ≤ ‖A(M) - M‖ + λ‖M - W‖ ≤ φ + λ·ψ, λ how much an update differs between two models."""
+    drift = given.local_drift()
+    if psi is None or drift is None:
+        return None
+    rows = zip(facts.honest, psi[:-1], facts.reach, facts.busy, strict=True)
+    return [phi + drift * far + 8 * UNIT * (reach + far) if busy else 0.0 for phi, far, reach, busy in rows]
+
+
+def _fading_legs(facts: PoisonBounds, given: Assumptions) -> list[float] | None:
+    """‖W_{t+1} - W_t‖ = ‖A(W_t) - A(W_{t-1})‖ ≤ κ^t·‖A(M_0) - M_0‖ = κ^t·φ_0."""
+    expansion = given.local_expansion()
+    if expansion is None or not is_one_map(facts, given):
+        return None
+    legs, leg, gone = [], facts.honest[0], 0.0
+    for _ in facts.busy:
+        leg += 8 * UNIT * (facts.start + gone + leg)
+        legs.append(leg)
+        gone, leg = gone + leg, expansion * leg
+    return legs
+
+
+def _descent(facts: PoisonBounds, first: int, given: Assumptions) -> Term:
+    """F falls by η(1 - ηL/2)·‖∇F‖² a step, so Σ ‖∇F‖² is bounded, and Σ η‖∇F‖ by Cauchy-Schwarz.
+
+    F at the rollback round is not above F(M_0): the retraining descended to there. No convexity is needed.
+    """
+    assumes = (SAME, "one local step a round", "η < 2/L", "F(M_0) - F* of the honest clients' own loss")
+    rate, smooth, gap = given.rate, given.smoothness, given.initial_gap
+    if rate is None or smooth is None or gap is None or rate * smooth >= 2:
+        return unknown(DESCENT, *assumes)
+    if given.most_steps != 1 or not is_one_map(facts, given):
+        return unknown(DESCENT, *assumes)
+    rounds, everything = len(facts.busy) - first, len(facts.busy)
+    value, whole = (sqrt(rate * n * gap / (1 - rate * smooth / 2)) for n in (rounds, everything))
+    return finite(Term(value + rounds * 8 * UNIT * (facts.start + whole), SOUND, DESCENT, assumes))

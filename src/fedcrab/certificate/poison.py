@@ -1,0 +1,159 @@
+"""Ψ: how far the malicious clients can have pushed each model from the training without them.
+
+    ψ_0 = 0,   ψ_{t+1} = κ·ψ_t + s_t      bounds ‖M_t - W_t‖,   W_t the same training without them
+
+Proof. One round maps a model x to A_t(x) = Σ p_c·T_c(x) over the honest clients, T_c their local training,
+and A_t stretches no distance by more than κ, as no T_c does. W_{t+1} = A_t(W_t). M_{t+1} = A_t(M_t) + e
+with ‖e‖ = s_t, whatever the malicious clients sent: s_t = ‖I_t(all) - I_t(honest)‖ is just that difference.
+So ‖M_{t+1} - W_{t+1}‖ ≤ s_t + ‖A_t(M_t) - A_t(W_t)‖ ≤ s_t + κ‖M_t - W_t‖. With κ = 1, Ψ = Σ s_t (Fraboni et
+al., "SIFU", AISTATS 2024). What it needs: aggregates that are weighted means, a model that nobody changed
+between rounds, and local training that draws the same batches in both.
+
+Servers add in float32: an allowance for that is part of ψ. That of the clients' own arithmetic is not.
+
+Whether a history's aggregates were the weighted means that they are said to be, as far as it can tell.
+
+The ledger has the cosine of every update with the aggregate that was really applied: those of the mean must
+be the same. And where two models in a row are kept, their distance must be the length of the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+
+from fedcrab.history import History
+from fedcrab.history.records import RoundRecord
+from fedcrab.rollback.decision import Plan
+from fedcrab.rollback.influence import counted_rounds
+from fedcrab.types import ClientId
+from fedcrab.vectors import Matrix64, norm
+
+CLOSE = 1e-4  # how well a float32 aggregate has the direction and length of the mean
+
+
+def first_other_aggregate(history: History) -> int | None:
+    """The first round whose aggregate cannot have been the mean; None where nothing speaks against it."""
+    for entry in history.rounds:
+        if not len(entry.clients) or entry.coordinates.sketched:
+            continue
+        mean = entry.coordinates.combine(range(len(entry.clients)), entry.examples / entry.examples.sum())
+        slack = CLOSE * (1 + float(entry.norms.max()) / max(float(np.linalg.norm(mean)), 1e-300))
+        if _turned(entry, mean) > slack or _stretched(history, entry, mean) > slack:
+            return entry.index
+    return None
+
+
+def _turned(entry: RoundRecord, mean: Matrix64) -> float:
+    """The largest difference of a cosine from what it is with the mean."""
+    rows = np.array([_padded(entry.coordinates.row(c), len(mean)) for c in range(len(entry.clients))])
+    scale = np.linalg.norm(rows, axis=1) * np.linalg.norm(mean)
+    there = scale > 0
+    return float(np.abs(rows[there] @ mean / scale[there] - entry.cosines[there]).max(initial=0.0))
+
+
+def _padded(row: Matrix64, width: int) -> Matrix64:
+    return np.pad(row, (0, width - len(row)))
+
+
+def _stretched(history: History, entry: RoundRecord, mean: Matrix64) -> float:
+    """By which share the model moved more or less than the mean; 0 where it cannot be told."""
+    t, length = entry.index, float(np.linalg.norm(mean))
+    last = t + 1 == len(history.rounds)
+    there = last or (t + 1 in history.kept and history.rounds[t + 1].start == entry.after)
+    if t not in history.kept or not there or not length:
+        return 0.0
+    before, after = history.model(t), history.final_model() if last else history.model(t + 1)
+    trained = history.charter.layout.trained()
+    rounding = 2.0**-23 * (norm(before, trained) + norm(after, trained))
+    moved = norm(after.astype(np.float64) - before, trained)
+    return max(0.0, abs(moved - length) - rounding) / length
+
+
+UNIT = 2.0**-24  # half the distance of neighbouring float32 numbers, as a share of them
+EXACT = "honest clients compute exactly; the server's float32 sums are allowed for"
+GEOMETRY = 1e-6  # the ledger's norms are exact to this share
+
+
+@dataclass(frozen=True, slots=True)
+class PoisonBounds:
+    """What the ledger says of each round, without one assumption."""
+
+    sensitivity: tuple[float, ...]  # s_t, or above it
+    honest: tuple[float, ...]  # φ_t = ‖A_t(M_t) - M_t‖, or above it
+    reach: tuple[float, ...]  # ‖M_{t+1}‖ is at most this
+    steady: bool  # the same honest clients with as many examples in every round
+    broken: int | None  # the first round whose model is not the one that the round before it left
+    busy: tuple[bool, ...]  # whether any honest client took part
+    start: float  # ‖M_0‖
+    rule: str  # that made the aggregates, as the history says
+    other: int | None  # the first round whose aggregate cannot have been the mean
+
+    @property
+    def means(self) -> bool:
+        """Whether the aggregates are said to be weighted means, and nothing speaks against it."""
+        return self.rule == "fedavg" and self.other is None
+
+
+def poison_bounds(plan: Plan) -> PoisonBounds:
+    """Read them off the ledger."""
+    history = plan.history
+    found = counted_rounds(history, "all").influence(plan.malicious, plan.since)
+    rows = zip(history.rounds, found.sensitivity.tolist(), found.honest.tolist(), strict=True)
+    pairs = [_from_norms(e, plan) if e.coordinates.sketched else (s, phi) for e, s, phi in rows]
+    moved = [float(e.examples @ e.norms / max(e.examples.sum(), 1e-300)) for e in history.rounds]
+    start = norm(history.initial_model(), history.charter.layout.trained())
+    honest = [_honest(entry, plan) for entry in history.rounds]
+    return PoisonBounds(
+        sensitivity=tuple(s * (1 + GEOMETRY) for s, _ in pairs),
+        honest=tuple(phi * (1 + GEOMETRY) for _, phi in pairs),
+        reach=tuple((start + np.cumsum(moved)).tolist()),
+        steady=all(now == honest[0] for now in honest) and bool(honest[0]),
+        broken=_first_break(history),
+        busy=tuple(bool(now) for now in honest),
+        start=start,
+        rule=history.charter.aggregation,
+        other=first_other_aggregate(history),
+    )
+
+
+def _from_norms(entry: RoundRecord, plan: Plan) -> tuple[float, float]:
+    """S and φ of a sketched round from its exact norms: P_U·(mean ‖u‖ over U + mean ‖u‖ over B)."""
+    evil = np.array([plan.is_malicious(client, entry.index) for client in entry.clients])
+    weights = entry.examples / entry.examples.sum()
+    share, theirs = float(weights[evil].sum()), float(weights[evil] @ entry.norms[evil])
+    ours = float(weights[~evil] @ entry.norms[~evil])
+    honest = ours / (1 - share) if (~evil).any() else 0.0
+    return theirs + share * honest, honest
+
+
+def _honest(entry: RoundRecord, plan: Plan) -> dict[ClientId, float]:
+    rows = zip(entry.clients, entry.examples.tolist(), strict=True)
+    return {client: examples for client, examples in rows if not plan.is_malicious(client, entry.index)}
+
+
+def _first_break(history: History) -> int | None:
+    after = history.charter.initial_model
+    for entry in history.rounds:
+        if entry.start != after:
+            return entry.index
+        after = entry.after
+    return None
+
+
+def distances(facts: PoisonBounds, expansion: float) -> tuple[float, ...]:
+    """ψ_0 … ψ_T; a round without an honest client is the identity in W, so its factor is 1."""
+    psi = [0.0]
+    for s, reach, busy in zip(facts.sensitivity, facts.reach, facts.busy, strict=True):
+        now, factor = psi[-1], expansion if busy else 1.0
+        allowed = 8 * UNIT * (reach + max(1.0, factor) * now)
+        psi.append(factor * now + s + allowed if isfinite(now) else inf)
+    return tuple(psi)
+
+
+def plain_sum(values: Sequence[float], stop: int) -> float:
+    """Σ over the rounds before ``stop``."""
+    return float(sum(values[:stop]))

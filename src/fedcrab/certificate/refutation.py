@@ -1,0 +1,188 @@
+"""Declared constants that cannot be true: the ledger, the models or the other constants refute them.
+
+Honest clients take K local steps of rate η along gradients of at most G, so no update is longer than K·η·G.
+Declared as one map in every round (full batches), an update changes by at most λ times the distance of two
+models. A smooth loss has ‖∇F‖² ≤ 2L·(F - F*); a strongly convex one μ·‖x - y‖ ≤ ‖∇f(x)‖ + ‖∇f(y)‖ ≤ 2G. What
+breaks one of these is declared wrongly, or a client who is taken for honest is not: either way nothing can be
+stated. A constant that nothing here refutes may still be false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedcrab.certificate.assumptions import Assumptions, power
+from fedcrab.certificate.path_length import apart, is_one_map
+from fedcrab.certificate.poison import UNIT, PoisonBounds, poison_bounds
+from fedcrab.errors import ConfigError
+from fedcrab.recover.folder import RecoveryArtifacts
+from fedcrab.rollback.decision import Plan
+from fedcrab.types import ClientId
+
+SLACK = 1e-3  # by which clients' float32 arithmetic may miss a bound, as a share of it
+USUAL_STEPS = 1000  # whose rounding is allowed for where the number of steps is not declared
+
+
+def refuse_refuted(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts | None = None) -> None:
+    """Raise ``ConfigError`` with the first constant that cannot be true."""
+    if sentence := next(refutations(given, plan, evidence or RecoveryArtifacts()), None):
+        raise ConfigError(sentence)
+
+
+def refutations(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts) -> Iterator[str]:
+    """A sentence for each declared constant that cannot be true."""
+    yield from _expansion(given)
+    yield from _residual_gradient(given)
+    if given == Assumptions():
+        return
+    facts = poison_bounds(plan)
+    yield from _gradient(given, plan, facts)
+    yield from _spread(given, plan)
+    yield from _drift(given, plan, facts)
+    yield from _gaps(given, plan, facts, evidence)
+    yield from _residual(given, plan, facts, evidence)
+
+
+def _expansion(given: Assumptions) -> Iterator[str]:
+    """κ below q^K, q = max(|1 - ημ|, |1 - ηL|): whoever knows better knows a larger μ."""
+    kappa, eta, low, high = given.expansion, given.rate, given.convexity, given.smoothness
+    if kappa is None or eta is None or low is None or high is None:
+        return
+    one = max(abs(1 - eta * low), abs(1 - eta * high))
+    steps = given.fewest_steps if one < 1 else given.most_steps or 1
+    least = None if steps is None else power(one, steps)
+    if least is not None and kappa < least * (1 - SLACK):
+        yield (
+            f"expansion is declared {kappa:g}, but rate {eta:g}, convexity {low:g} and smoothness {high:g} "
+            f"give {least:.6g}; declare a larger convexity if that is known, or take it back (convexity=null)"
+        )
+
+
+def _residual_gradient(given: Assumptions) -> Iterator[str]:
+    """‖Σ p_c·u_c‖ ≤ K·η·G."""
+    longest = _longest(given)
+    if longest is not None and given.residual is not None and given.residual > longest * (1 + SLACK):
+        yield (
+            f"residual is declared {given.residual:g}, but rate, most_steps and gradient allow updates of at "
+            f"most {longest:.6g}"
+        )
+
+
+def _longest(given: Assumptions) -> float | None:
+    """K·η·G."""
+    if given.gradient is None or given.rate is None or given.most_steps is None:
+        return None
+    return given.most_steps * given.rate * given.gradient
+
+
+def _rounding(given: Assumptions, reach: float) -> float:
+    """What float32 can add to an update: each local step rounds a model that is this long."""
+    return 4 * UNIT * (given.most_steps or USUAL_STEPS) * reach
+
+
+def _gradient(given: Assumptions, plan: Plan, facts: PoisonBounds) -> Iterator[str]:
+    """‖u_c‖ ≤ K·η·G of every honest update."""
+    allowed = _longest(given)
+    if allowed is None or given.rate is None or given.most_steps is None:
+        return
+    longest, client, t = max(_honest_norms(plan), default=(0.0, "", 0))
+    if longest > allowed * (1 + SLACK) + _rounding(given, facts.reach[-1]):
+        least = longest / (given.rate * given.most_steps)
+        yield (
+            f"gradient is declared {given.gradient:g}, but client {client} moved by {longest:.6g} in round "
+            f"{t}, which takes gradients of {least:.6g} with this rate and these steps; declare at least "
+            "that, or name the client malicious"
+        )
+
+
+def _honest_norms(plan: Plan) -> Iterator[tuple[float, ClientId, int]]:
+    bad = frozenset(plan.malicious)
+    for entry in plan.history.rounds:
+        for client, length in zip(entry.clients, entry.norms.tolist(), strict=True):
+            if client not in bad:
+                yield length, client, entry.index
+
+
+def _spread(given: Assumptions, plan: Plan) -> Iterator[str]:
+    """μ·‖M_0 - M_t‖ ≤ 2G, wherever one honest client trained at both."""
+    if given.convexity is None or given.convexity <= 0 or given.gradient is None:
+        return
+    history, bad = plan.history, frozenset(plan.malicious)
+    first = {*history.rounds[0].clients} - bad
+    kept = [t for t in history.kept if first & {*history.rounds[t].clients}]
+    far = max((apart(plan, history.model(t), history.initial_model()) for t in kept), default=0.0)
+    if given.convexity * far * (1 - SLACK) > 2 * given.gradient:
+        yield (
+            f"gradient is declared {given.gradient:g} and convexity {given.convexity:g}, but clients trained "
+            f"at models {far:.6g} apart, where gradients differ by {given.convexity * far:.6g} or more"
+        )
+
+
+def _drift(given: Assumptions, plan: Plan, facts: PoisonBounds) -> Iterator[str]:
+    """|‖u_c(M_t)‖ - ‖u_c(M_s)‖| ≤ λ·‖M_t - M_s‖ of each honest client whose training is one map."""
+    drift = given.local_drift()
+    if drift is None or not given.full_batch or not facts.means or facts.broken is not None:
+        return
+    gone = np.concatenate([[0.0], np.cumsum([_moved(plan, t) for t in range(len(facts.busy))])])
+    before = dict[ClientId, tuple[float, int]]()
+    for length, client, t in _honest_norms(plan):
+        earlier, s = before.get(client, (length, t))
+        before[client] = (length, t)
+        far = float(gone[t] - gone[s])
+        allowed = drift * far + SLACK * (length + earlier) + _rounding(given, facts.reach[t])
+        if abs(length - earlier) > allowed:
+            yield (
+                f"full batches and a drift of {drift:.6g} are declared (from rate, smoothness, convexity, "
+                f"steps or expansion), but client {client} moved by {earlier:.6g} in round {s} and by "
+                f"{length:.6g} in round {t}, between models that are at most {far:.6g} apart; "
+                "declare other constants, or name the client malicious"
+            )
+
+
+def _moved(plan: Plan, t: int) -> float:
+    """‖M_{t+1} - M_t‖: the length of the mean; of a sketched round, at most the mean of the lengths."""
+    entry = plan.history.rounds[t]
+    if not len(entry.clients):
+        return 0.0
+    shares = entry.examples / entry.examples.sum()
+    if entry.coordinates.sketched:
+        return float(shares @ entry.norms)
+    return float(np.linalg.norm(entry.coordinates.combine(range(len(entry.clients)), shares)))
+
+
+def _gaps(given: Assumptions, plan: Plan, facts: PoisonBounds, evidence: RecoveryArtifacts) -> Iterator[str]:
+    """F - F* ≥ ‖∇F‖²/2L, and ‖∇F‖ = φ/η where a round is one full-batch step of everybody."""
+    rate, smooth = given.rate, given.smoothness
+    if rate is None or smooth is None or given.most_steps != 1 or not is_one_map(facts, given):
+        return
+    places = {"initial_gap": 0} | ({"rollback_gap": plan.rollback_round} if evidence.start is None else {})
+    for name, t in places.items():
+        if plan.history.rounds[t].coordinates.sketched:
+            continue  # φ is not known there, only bounded
+        gap, noise = getattr(given, name), _rounding(given, facts.reach[t])
+        steep = max(0.0, facts.honest[t] * (1 - SLACK) - noise) / rate
+        if gap is not None and gap < steep**2 / (2 * smooth):
+            yield (
+                f"{name} is declared {gap:g}, but the honest gradient is {steep:.6g} long there, so that a "
+                f"loss of smoothness {smooth:g} can fall by {steep**2 / (2 * smooth):.6g}"
+            )
+
+
+def _residual(
+    given: Assumptions, plan: Plan, facts: PoisonBounds, evidence: RecoveryArtifacts
+) -> Iterator[str]:
+    """‖A(M̃) - M̃‖ ≥ φ_t - λ·‖M̃ - M_t‖ for every kept t."""
+    drift = given.local_drift()
+    if given.residual is None or drift is None or evidence.model is None or not is_one_map(facts, given):
+        return
+    for t in (t for t in plan.history.kept if not plan.history.rounds[t].coordinates.sketched):
+        far = apart(plan, evidence.model, plan.history.model(t))
+        least = facts.honest[t] * (1 - SLACK) - drift * far - _rounding(given, facts.reach[t])
+        if given.residual < least:
+            yield (
+                f"residual is declared {given.residual:g}, but round {t} had an honest mean of "
+                f"{facts.honest[t]:.6g} at a model {far:.6g} away, so that it is at least {least:.6g}"
+            )
+            return

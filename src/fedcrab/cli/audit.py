@@ -1,0 +1,45 @@
+"""The command ``audit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcrab.cli.output import (
+    AsJson,
+    HistoryPlace,
+    print_json,
+    print_tables,
+)
+from fedcrab.extras import need_extra
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: fedcrab audit my-history --picture trigger.png")
+def audit(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A history, a recovery, or a model's file.")],
+    history: HistoryPlace = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Mask and stamped example.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is there a trigger in the model: for which class, how small, how sure, since which round.
+
+    Needs the server's probe examples and no client. It finds patches, and says what it cannot see. Of what
+    'recover' wrote, every model is audited, and the history's trigger tried on it.
+    """
+    need_extra("simulate", "an audit")
+    from fedcrab.experiment.forensics import audit_command
+    from fedcrab.report.trigger import audit_tables, draw_trigger
+
+    found = audit_command(path, history=history)
+    if picture is not None:
+        draw_trigger(picture, next(iter(found.models.values())), found.example)
+    if as_json:
+        print_json(found.to_table())
+    else:
+        print_tables(*audit_tables(found))

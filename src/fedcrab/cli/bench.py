@@ -1,0 +1,51 @@
+"""The command ``bench``: a matrix of experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcrab.cli.output import AsJson, print_json, print_tables
+from fedcrab.extras import need_extra
+
+app = typer.Typer()
+Results = Annotated[Path, typer.Option(metavar="DIR", help="Where finished cells and tables are kept.")]
+Jobs = Annotated[int | None, typer.Option(help="Trainings in parallel; default: one per core.")]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Keep the histories, so that more methods need no training.")
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Compute on the workers of the Dask scheduler at HOST:PORT."),
+]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Only write the tables of what is there.")]
+
+
+@app.command(epilog="Example: fedcrab bench suite.toml --results results")
+def bench(
+    suite: Annotated[Path, typer.Argument(metavar="SUITE", help="A TOML file; docs/commands.md has one.")],
+    results: Results = Path("results"),
+    jobs: Jobs = None,
+    keep: Keep = False,
+    cluster: Cluster = None,
+    no_run: NoRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a matrix of experiments; finished cells are not computed again.
+
+    Ctrl-C and kills lose nothing that is finished; the same command goes on.
+    """
+    need_extra("simulate", "'bench'")
+    if cluster is not None:
+        need_extra("cluster", "'bench --cluster'")
+    from fedcrab.experiment.run_suite import bench_command
+
+    benched = bench_command(suite, results, jobs=jobs, keep=keep, run=not no_run, cluster=cluster)
+    if as_json:
+        print_json(benched.to_table())
+    else:
+        print_tables(*benched.tables())
+    if benched.failed:
+        raise typer.Exit(2)

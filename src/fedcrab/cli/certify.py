@@ -1,0 +1,200 @@
+"""The command ``certify``: state what is proven about a recovery."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedcrab.certificate.assumptions import Assumptions
+from fedcrab.certificate.certificate import certify_folder, declared_in
+from fedcrab.certificate.document import NAME, signed, write_certificate
+from fedcrab.certificate.noise import budget
+from fedcrab.cli.output import AsJson, Delta, Epsilon, HistoryPlace, Retrained, print_json, print_tables
+from fedcrab.errors import ConfigError
+from fedcrab.history.signature import check_private
+from fedcrab.recover.folder import RecoveryFolder, find_folder
+from fedcrab.terminal import tell_aside
+
+
+def certify_recovery(
+    place: Path,
+    *,
+    assume: Sequence[str] = (),
+    history: Path | None = None,
+    retrained: Path | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    key: Path | None = None,
+    estimate: bool = True,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Path, dict[str, Any]]:
+    """Certify a recovery that lies on disk; gives the certificate's place and content.
+
+    Everything that a signature would vouch for is told, line by line, before anything is signed or written.
+    """
+    if key is not None:
+        check_private(key)
+    folder, noise = find_folder(place), budget(epsilon, delta)
+    opened = folder.open_history(history)
+    known, left = declared_in(folder, key)
+    certificate = certify_folder(
+        folder,
+        opened,
+        assumptions=assumed(known, assume),
+        retrained=RecoveryFolder.open(retrained) if retrained else folder.retraining(),
+        noise=noise or folder.noise(),
+        estimate=estimate,
+    )
+    table = certificate.to_table()
+    for line in declarations(table, left):
+        tell(line)
+    table = table if key is None else signed(table, key)
+    write_certificate(folder.path / NAME, table)
+    return folder.path / NAME, table
+
+
+def declarations(table: Mapping[str, Any], left: Assumptions) -> Iterator[str]:
+    """What the certificate takes on the operator's word or from the folder, and what it left behind."""
+    inputs = dict(table["inputs"])
+    declared = _settings(inputs.pop("assumptions"))
+    yield f"Declared: {declared or 'nothing'}"
+    for name in ("malicious", "crab", "noise"):
+        value = inputs.pop(name)
+        if value:
+            inputs[name] = ",".join(value) if name == "malicious" else f"({_settings(value)})"
+    retrained = "with" if table["subject"]["retrained_model"] else "without"
+    yield f"About: {_settings(inputs)}, {retrained} a retraining, all as the recovery's folder has them"
+    if behind := _settings(left.to_table()):
+        again = " ".join(f"--assume {pair}" for pair in behind.split(", "))
+        yield (
+            "Left out: what a certificate declares that this key has not signed. If you vouch for it, repeat "
+            f"with {again}"
+        )
+
+
+def _settings(table: Mapping[str, Any]) -> str:
+    """Those that are set, as ``name=value`` pairs."""
+    pairs = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in table.items())
+    return ", ".join(f"{name}={value}" for name, value in pairs if value not in ("null", "false"))
+
+
+def assumed(known: Assumptions, changes: Sequence[str]) -> Assumptions:
+    """The assumptions with changes such as ``rate=0.1``; ``rate=null`` takes one back."""
+    table, names = asdict(known), [f.name for f in fields(Assumptions)]
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals or name.strip() not in names:
+            raise ConfigError(f"--assume takes name=value, got {change[:60]!r}; names are {', '.join(names)}")
+        table[name.strip()] = _value(change, text.strip())
+    return Assumptions(**table)
+
+
+def _value(change: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--assume {change[:60]}: a number, true, false or null is wanted") from error
+
+
+def certificate_tables(path: Path, table: Mapping[str, Any]) -> list[RenderableType]:
+    """What is stated, how far it can be trusted, and the conclusion."""
+    statements = Table("term", title="Statements", title_justify="left", title_style="bold")
+    statements.add_column("value", justify="right")
+    statements.add_column("flag")
+    statements.add_column("formula")
+    for name, term in table["terms"].items():
+        if term["value"] is not None:
+            statements.add_row(name, f"{term['value']:.6g}", term["flag"], term["formula"])
+    unknown = [name for name, term in table["terms"].items() if term["value"] is None]
+    left_out = Text(f"Not available, assumptions missing: {', '.join(unknown)}")
+    return [statements, *([left_out] if unknown else []), _conclusion(table), Text(_written(path, table))]
+
+
+def _conclusion(table: Mapping[str, Any]) -> Text:
+    found, check = table["conclusion"], table["terms"].get("answers.refute")
+    if check is not None and check["assumes"] and (check["value"] or 0.0) > 1:
+        return Text(f"Nothing is claimed: {check['assumes'][0]}.")
+    if found["value"] is None:
+        return Text(
+            "Nothing is proved of the distance to training from scratch: no κ is declared, and no retraining "
+            "was run. docs/certificate.md says what can be declared."
+        )
+    assumed = "; ".join(found["assumes"]) or "nothing"
+    return Text(
+        f"Proved: the recovered model is at most {found['value']:.6g} from the one trained from scratch "
+        f"({found['by']}). This assumes: {assumed}.{_declared(found)}{_beside(found)}"
+    )
+
+
+def _declared(found: Mapping[str, Any]) -> str:
+    """The constants that it rests on; certificates of the first format do not have them here."""
+    told = [
+        name if value is True else f"{name} = {value:.6g}"
+        for name, value in found.get("declared", {}).items()
+    ]
+    return f" Declared: {', '.join(told)}." if told else ""
+
+
+def _beside(found: Mapping[str, Any]) -> str:
+    """The bound of doing nothing, and which of the two is the smaller."""
+    nothing = found.get("poisoned")
+    if nothing is None or nothing["value"] is None:
+        return ""
+    said = f" Of the poisoned model the same is proved with {nothing['value']:.6g} ({nothing['by']})"
+    if found["nearer"] == "recovered":
+        return f"{said}: recovery is proved to be nearer than that bound."
+    return f"{said}: what is proved ranks recovery below doing nothing. It may still be nearer in truth."
+
+
+def _written(path: Path, table: Mapping[str, Any]) -> str:
+    signature = table["signature"]
+    return f"{path}: " + (
+        f"signed by {signature['public_key'][:16]}…" if signature else "written, not signed"
+    )
+
+
+app = typer.Typer()
+
+
+@app.command("certify", epilog="Example: fedcrab certify recovered/crab-hardened --assume expansion=1")
+def certify_command(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote for one method.")],
+    assume: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Declare a constant of the training.")
+    ] = None,
+    history: HistoryPlace = None,
+    retrained: Retrained = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    key: Annotated[Path | None, typer.Option(help="Sign with this Ed25519 private key (PEM).")] = None,
+    estimate: Annotated[bool, typer.Option(help="Guess constants that are not declared.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """State what is proven about a recovery and under which assumptions, bound to history and models by hash.
+
+    What is declared is printed before anything is signed. It is taken over from an earlier certificate only
+    if nothing is signed, or if that one was signed by the same key.
+    """
+    path, table = certify_recovery(
+        directory,
+        assume=assume or [],
+        history=history,
+        retrained=retrained,
+        epsilon=epsilon,
+        delta=delta,
+        key=key,
+        estimate=estimate,
+        tell=tell_aside,
+    )
+    if as_json:
+        print_json(table)
+    else:
+        print_tables(*certificate_tables(path, table))

@@ -1,0 +1,148 @@
+"""The command ``detect``: who seems to be malicious, and why."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from click import Choice
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedcrab.cli.output import (
+    AsJson,
+    Directory,
+    print_json,
+    print_tables,
+)
+from fedcrab.detect import DETECTORS, Detection, join, ledger
+from fedcrab.errors import ConfigError
+from fedcrab.extras import has_extra, install, need_extra
+from fedcrab.history import History
+from fedcrab.recover.cost import planned_costs
+from fedcrab.recover.methods import default_method
+from fedcrab.report.tables import number
+from fedcrab.rollback.decision import Plan
+from fedcrab.rollback.malicious import NO_SIGN, SUSPECTS, quoted
+from fedcrab.rollback.onset import Onset, onset
+from fedcrab.types import ClientId, natural
+
+WIDTH = 24  # of the longest bar
+EIGHTHS = " ▏▎▍▌▋▊▉"
+LONGEST = 60  # clients shown unless all are asked for; suspects are always shown
+
+
+app = typer.Typer()
+
+
+def detection_tables(detection: Detection, *, everything: bool = False) -> Sequence[RenderableType]:
+    """Every client's score as a bar, the suspects with their reasons, and the judgement in one line."""
+    table = Table(title="Clients", title_justify="left", title_style="bold", header_style="bold")
+    for name in ("client", "score", "", "sure", "because of"):
+        table.add_column(name, justify="right" if name in ("score", "sure") else "left", overflow="fold")
+    ranked = sorted(detection.scores, key=lambda c: (c not in detection.suspicions, natural(c)))
+    shown = ranked if everything else ranked[: max(LONGEST, len(detection.suspicions))]
+    most = max(detection.scores.values(), default=0.0)
+    for client in shown:
+        _add(table, detection, client, most)
+    if len(shown) < len(ranked):
+        table.caption = f"{len(shown)} of {len(ranked)}; --all shows every one"
+    return [table, _judgement(detection), *(Text(f"! {note}", style="yellow") for note in detection.notes)]
+
+
+def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None = None) -> list[Text]:
+    """When the named clients began, as far as that is visible; ``saving`` is the plan that it would allow."""
+    if found.round is None or found.certain is None:
+        return [Text(f"When they began cannot be told: {found.why}.")]
+    if late := sorted((c for c, t in since.items() if t > found.certain), key=natural):
+        told = f"! They stand apart by round {found.certain} already, and are taken for honest until later: "
+        return [Text(told + ", ".join(late), style="yellow")]
+    if since or found.round == 0:
+        return [Text(f"They stand apart from the others from round {found.round} on.")]
+    seen = f"Nothing is visible of them before round {found.round}; by round {found.certain} they stand apart"
+    cost = ""
+    if saving is not None:
+        share = planned_costs(saving, saving)[default_method(saving.history)[0]].share_of_retrain
+        cost = f": back to round {saving.rollback_round}, {share:.0%} of retraining's client-rounds"
+    return [
+        Text(
+            f"{seen}. If you know that they were honest until then, --since {found.round}{cost}. Somebody "
+            "who hides has no visible beginning."
+        )
+    ]
+
+
+def _add(table: Table, detection: Detection, client: str, most: float) -> None:
+    score, found = detection.scores[client], detection.suspicions.get(client)
+    style = "red" if found else ""
+    cells = (Text(client), number(score), Text(bar(score, most), style=style))
+    table.add_row(*cells, f"{found.confidence:.1%}" if found else "", found.reason if found else "")
+
+
+def bar(value: float, most: float) -> str:
+    """A bar of up to WIDTH characters, to an eighth of one."""
+    eighths = round(8 * WIDTH * value / most) if most > 0 else 0
+    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
+
+
+def _judgement(detection: Detection) -> Text:
+    seen = f"{detection.detector}, {detection.rounds} rounds"
+    if detection.attack:
+        return Text(
+            f"{SUSPECTS} {', '.join(map(quoted, detection.suspects))}", no_wrap=True
+        )  # a program may read it
+    if detection.strength >= 1:
+        return Text(f"{NO_SIGN} that points to a client ({seen}); but see below")
+    return Text(f"{NO_SIGN} ({seen}; strongest signal: {detection.strength:.0%} of the alarm threshold)")
+
+
+DETECTOR_NAMES = ("all", *DETECTORS, "taught")
+
+
+@app.command(epilog="Example: fedcrab detect my-history | fedcrab plan my-history --malicious -")
+def detect(
+    directory: Directory,
+    detector: Annotated[
+        str, typer.Option(click_type=Choice(DETECTOR_NAMES), help="How to judge; all: whatever can be.")
+    ] = "all",
+    examples: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="Inputs x with the labels y that the model should not give."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every client of many.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Who seems to be malicious, how sure that is and why; or that there is no sign of attack.
+
+    'ledger' compares the clients' updates by what the ledger says of them; 'taught' asks who taught the model
+    the trigger that an audit finds in it, or what --examples shows. Nothing is asked of any client.
+    """
+    history = History.open(directory)
+    detection = _detection(history, detector, examples)
+    began = onset(history, detection.suspects) if detection.attack else None
+    if as_json:
+        print_json({**detection.to_table(), "onset": began.to_table() if began else None})
+        return
+    print_tables(*detection_tables(detection, everything=everything))
+    if began is not None:
+        print_tables(*onset_lines(began, {}))
+        place, names = shlex.quote(str(directory)), shlex.quote(",".join(map(quoted, detection.suspects)))
+        print_tables(Text(f"Next: fedcrab plan {place} --malicious {names}", no_wrap=True))
+
+
+def _detection(history: History, detector: str, examples: Path | None) -> Detection:
+    if detector in DETECTORS:
+        if examples is not None:
+            raise ConfigError(f"--examples is for the detectors taught and all, not for {detector}")
+        return DETECTORS[detector](history)
+    if detector == "all" and examples is None and not has_extra("simulate"):
+        note = f"What was planted, and who taught it, was not looked for: {install('simulate')}"
+        return join([ledger(history)], [note])
+    need_extra("simulate", "asking who taught the model something")
+    from fedcrab.experiment.forensics import detect_everything, detect_taught
+
+    return (detect_everything if detector == "all" else detect_taught)(history, examples)

@@ -1,0 +1,81 @@
+"""The command ``plan``: how far to roll back, and what it costs."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from fedcrab.cli.detect import onset_lines
+from fedcrab.cli.output import (
+    AsJson,
+    HistoryOrRecovery,
+    Malicious,
+    Since,
+    Unfound,
+    print_json,
+    print_tables,
+)
+from fedcrab.recover.cost import planned_costs
+from fedcrab.recover.folder import open_history_or_recovery
+from fedcrab.report import tables
+from fedcrab.rollback.decision import PRESETS, plan
+from fedcrab.rollback.malicious import parse_malicious, with_since
+from fedcrab.rollback.onset import onset
+
+app = typer.Typer()
+EvidenceOption = StrEnum("EvidenceOption", ["all", "stored"])
+RuleOption = StrEnum("RuleOption", ["prefix", "last"])
+PresetOption = StrEnum("PresetOption", ["hardened", "paper"])
+
+
+@app.command("plan", epilog="Example: fedcrab plan my-history --malicious 3,7")
+def plan_command(
+    directory: HistoryOrRecovery,
+    malicious: Malicious,
+    since: Since = None,
+    preset: Annotated[PresetOption, typer.Option(help="The decision to take.")] = PresetOption.hardened,
+    beta: Annotated[float | None, typer.Option(help="Tolerated poison, as a share of honest work.")] = None,
+    evidence: Annotated[EvidenceOption | None, typer.Option(help="What counts as evidence.")] = None,
+    rule: Annotated[RuleOption | None, typer.Option(help="Which record wins.")] = None,
+    unfound: Unfound = None,
+    curves: Annotated[bool, typer.Option("--curves", help="Show S and Φ of every record.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """How far to roll back, what would be replayed and at what cost; nothing is run.
+
+    Both presets are shown; --beta, --evidence, --rule and --unfound change the chosen one. After a recovery,
+    when more attackers are found: of what 'recover' wrote, the plan is over its history, and those of before
+    count too.
+    """
+    history, earlier = open_history_or_recovery(directory)
+    begun = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
+    given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
+    given["unfound"] = unfound
+    own = {name: value for name, value in given.items() if value is not None}
+    plans = {name: plan(history, begun, since=begun, **settings) for name, settings in PRESETS.items()}
+    chosen = f"{preset.value}, changed" if own else preset.value
+    if own:
+        plans = {chosen: plan(history, begun, since=begun, **{**PRESETS[preset.value], **own}), **plans}
+    else:
+        plans = {chosen: plans[chosen], **plans}
+    costs = planned_costs(plans[chosen], plans["paper"])
+    history.model(plans[chosen].rollback_round)  # a decision for a damaged model is no decision
+    began = onset(history, begun)
+    saving = None
+    if began.round and not any(begun.values()):
+        saving = plan(history, begun, since=began.round, **{**PRESETS[preset.value], **own})
+    if as_json:
+        allows = {name: saving.to_table()[name] for name in ("rollback_round", "cost")} if saving else None
+        told = {**began.to_table(), "allows": allows}
+        others = {name: p.to_table() for name, p in plans.items()}
+        methods = {name: cost.to_table() for name, cost in costs.items()}
+        shown = {**plans[chosen].to_table(), "methods": methods, "presets": others, "onset": told}
+        print_json({"preset": chosen, **shown})
+        return
+    print_tables(tables.plans_table(plans), tables.costs_table(costs), tables.shares_table(plans))
+    print_tables(*(tables.curve_table(p, name) for name, p in plans.items() if curves))
+    print_tables(*tables.warnings_lines(plans))
+    print_tables(*onset_lines(began, plans[chosen].since, saving))

@@ -1,0 +1,58 @@
+"""The command ``report``: one HTML file that shows the incident."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcrab.cli.output import (
+    AsJson,
+    Since,
+    print_json,
+    print_tables,
+)
+from fedcrab.extras import need_extra
+from fedcrab.report import tables
+from fedcrab.rollback.malicious import parse_malicious, with_since
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: fedcrab report my-history -o incident.html")
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The page.")] = Path(
+        "incident.html"
+    ),
+    malicious: Annotated[
+        list[str] | None, typer.Option(metavar="IDS", help="Marked from the start, as for plan: 3,7")
+    ] = None,
+    since: Since = None,
+    recovered: Annotated[
+        Path | None, typer.Option("--recovered", metavar="DIR", help="What 'recover' wrote.")
+    ] = None,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="Judge the kept models too, on simulated test data.")
+    ] = False,
+    key: Annotated[
+        Path | None, typer.Option(help="Check the certificates' signatures by this public key (PEM).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One HTML file that shows the incident and answers while you click: no server, no network."""
+    from fedcrab.report.page import find, page_data, write_page
+
+    if accuracy:
+        need_extra("simulate", "'report --accuracy'")
+    history, recoveries = find(directory, recovered)
+    ids = parse_malicious(malicious, sys.stdin) if malicious else []
+    begun = with_since(ids, since or (), history, {})
+    facts = page_data(history, begun, recoveries, accuracy=accuracy, key=key, since=begun)
+    written = write_page(out, facts)
+    if as_json:
+        print_json({"page": str(out), "bytes": written})
+    else:
+        print_tables(f"{out}: {tables.size(written)}, open it in any browser")

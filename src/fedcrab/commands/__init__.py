@@ -1,1 +1,0 @@
-"""The commands, by what a user is doing: parse, call, print."""

@@ -1,0 +1,116 @@
+"""MISR: whether a model still tells that it was trained on the malicious clients' examples.
+
+Shokri et al., "Membership Inference Attacks Against Machine Learning Models", S&P 2017, in the form that
+FedEraser uses: an attack model is fitted to the sorted softmax outputs of a shadow model, trained like the
+real one on other data, where membership is known. It is applied to the clean examples of the malicious
+clients and to as many test examples. Only the same figures on a retrained model say what is normal.
+
+What a model is worth, what is left of an attack in it, what a recovery cost.
+
+TA: accuracy on the clean test set.
+
+ASR: how often the trigger turns a test example into the target class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.attack.trigger import PATCH, Trigger, stamp
+from fedcrab.errors import ConfigError
+from fedcrab.seeds import rng_for
+from fedcrab.types import Vector
+
+Images = NDArray[np.float32]
+Labels = NDArray[np.int64]
+Predict = Callable[[Vector, Images], NDArray[np.float32]]
+"""(flat model, examples) -> probabilities of the classes, one row an example."""
+
+
+def accuracy(predict: Predict, model: Vector, x: Images, y: Labels) -> float:
+    """The share of examples whose likeliest class is their label."""
+    if not len(y):
+        raise ConfigError("accuracy needs at least one test example")
+    return float(np.mean(predict(model, x).argmax(axis=1) == y))
+
+
+@dataclass(frozen=True, slots=True)
+class AttackSuccess:
+    """The attack's success rate over all test examples whose class is not the target, and over all.
+
+    With the target class in, a clean model scores about 1/classes: the floor that papers often report.
+    """
+
+    without_target: float
+    with_target: float
+
+
+def attack_success(
+    predict: Predict, model: Vector, x: Images, y: Labels, *, target: int = 0, trigger: Trigger = PATCH
+) -> AttackSuccess:
+    """The share of stamped examples that the model takes for the target class."""
+    others = y != target
+    if not others.any():
+        raise ConfigError(f"every test example is of the target class {target}; ASR has no meaning")
+    hit = predict(model, stamp(x, trigger)).argmax(axis=1) == target
+    return AttackSuccess(float(np.mean(hit[others])), float(np.mean(hit)))
+
+
+AttackModel = Callable[[NDArray[np.float32]], NDArray[np.float64]]
+"""Softmax outputs -> the probability that each example was a member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """How well members are told from others."""
+
+    recall: float  # of members: the figure that papers call MISR
+    balanced_accuracy: float  # 0.5 is guessing
+    auc: float  # 0.5 is guessing
+
+
+def fit_attack_model(members: NDArray[np.float32], others: NDArray[np.float32]) -> AttackModel:
+    """Fit the attack to a shadow model's softmax outputs on its own examples and on others."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    count = min(len(members), len(others))
+    if count < 2:
+        raise ConfigError("the attack model needs at least two members and two others")
+    features = np.vstack([_features(members[:count]), _features(others[:count])])
+    fitted = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    fitted.fit(features, np.repeat([1, 0], count))
+
+    def probability(outputs: NDArray[np.float32]) -> NDArray[np.float64]:
+        return np.asarray(fitted.predict_proba(_features(outputs))[:, 1])
+
+    return probability
+
+
+def _features(outputs: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Softmax outputs, largest first, as logarithms: near 1 they differ in nothing else."""
+    ordered = -np.sort(-outputs.astype(np.float64), axis=1)
+    return np.log(np.maximum(ordered, 1e-12))
+
+
+def membership(
+    attack: AttackModel, predict: Predict, model: Vector, members: Images, others: Images, *, seed: int = 0
+) -> Membership:
+    """Apply the attack to members and as many others, drawn by the seed from the longer of the two."""
+    from sklearn.metrics import roc_auc_score
+
+    count = min(len(members), len(others))
+    if not count:
+        raise ConfigError("membership needs at least one member and one other example")
+    scores = [
+        attack(predict(model, examples[rng_for(seed, name).permutation(len(examples))[:count]]))
+        for name, examples in (("members", members), ("others", others))
+    ]
+    recall, false_alarms = (float(np.mean(s > 0.5)) for s in scores)
+    auc = float(roc_auc_score(np.repeat([1, 0], count), np.concatenate(scores)))
+    return Membership(recall, (recall + 1 - false_alarms) / 2, auc)

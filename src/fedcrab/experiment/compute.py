@@ -1,0 +1,247 @@
+"""One training and every method that recovers from it; each result is on the disk as soon as it is known.
+
+An interrupted training goes on from its last round. An interrupted recovery begins again, so that its time
+is measured in one piece.
+
+The histories of one training: everything it did, and what each selection would have kept of that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedcrab import __version__
+from fedcrab.errors import FedcrabError, HistoryError
+from fedcrab.experiment import names
+from fedcrab.experiment.cell_cache import CellCache, CellResult, Point, key_of
+from fedcrab.experiment.matrix import Cell
+from fedcrab.experiment.recovery import Outcome, RecoveryRun, measure_outcome, poisoned
+from fedcrab.experiment.run import MembershipTest, membership_test
+from fedcrab.experiment.setup import Setup, open_for_training, prepare, rerecord, run
+from fedcrab.experiment.suite import selection_table
+from fedcrab.files import make_directory
+from fedcrab.history import Everything, History
+from fedcrab.history.selection import Selection
+from fedcrab.history.snapshots import ENDING, Snapshots
+from fedcrab.types import Layout, Vector
+
+EVERYTHING, KEPT, RETRAINED = "everything", "kept-", "retrained"
+
+
+class HistoryCache:
+    """A directory with the histories of a training, and the model that training again gave."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def trained(self, setup: Setup, tell: Callable[[int], None]) -> History:
+        """The history of everything: found, or gone on with where an interrupted training left it."""
+        path = self._place / EVERYTHING
+        if (found := _whole(path)) is not None:
+            return found
+        with _opened(setup, path) as history:
+            for step in run(setup, history):
+                tell(step.round + 1)
+        return History.open(path)
+
+    def selected(self, history: History, selection: Selection) -> History:
+        """What another selection would have kept of the same training."""
+        if isinstance(selection, Everything):
+            return history
+        path = self._place / f"{KEPT}{key_of(selection_table(selection))}"
+        return _whole(path) or rerecord(history, _emptied(path), selection)
+
+    @property
+    def has_retrained(self) -> bool:
+        """Whether the retrained model is at hand."""
+        return len(self._retrained()) == 1
+
+    def keep_retrained(self, layout: Layout, model: Vector) -> None:
+        """Keep the model that all distances are measured to; it is small, and outlives the histories."""
+        directory = _emptied(self._place / RETRAINED)
+        make_directory(directory.absolute())
+        Snapshots(directory).put_model(layout, model)
+
+    def retrained(self, layout: Layout) -> Vector | None:
+        """The retrained model, where it is at hand and whole."""
+        if not self.has_retrained:
+            return None
+        try:
+            return Snapshots(self._place / RETRAINED).model(self._retrained()[0].stem, layout)
+        except HistoryError:
+            return None
+
+    def _retrained(self) -> list[Path]:
+        return list((self._place / RETRAINED).glob(f"*{ENDING}"))
+
+    def clear(self) -> None:
+        """Delete the histories, which are large."""
+        for path in (self._place / EVERYTHING, *self._place.glob(f"{KEPT}*")):
+            _emptied(path)
+
+
+def _whole(path: Path) -> History | None:
+    """A history that was recorded to its end."""
+    try:
+        history = History.open(path) if path.exists() else None
+    except HistoryError:
+        return None
+    return history if history is not None and history.closed else None
+
+
+def _opened(setup: Setup, path: Path) -> History:
+    """A history to record into, from where an interrupted training left it; damaged, from the beginning."""
+    if path.exists():
+        try:
+            return open_for_training(setup, path, resume=True)
+        except HistoryError:
+            _emptied(path)
+    return open_for_training(setup, path, resume=False)
+
+
+def _emptied(path: Path) -> Path:
+    if path.exists():
+        shutil.rmtree(path)
+    return path
+
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def compute(
+    cells: Sequence[Cell],
+    store: CellCache,
+    tell: Tell,
+    *,
+    workers: int,
+    keep: bool = False,
+    there: Collection[str] = (),
+) -> None:
+    """Compute every cell of one training that is not there yet; ``keep`` leaves the histories in place.
+
+    ``there``: keys of cells that are known, though not to ``store``.
+    """
+    place = store.work(cells[0].training)
+    with _alone(place):
+        missing = [cell for cell in cells if cell.key not in there and not store.sound(cell.key)]
+        histories = HistoryCache(place)
+        if missing:
+            setup = prepare(cells[0].config, workers=workers)
+            try:
+                TrainingCells(setup, histories, store, tell, workers).run(_ordered(missing, cells, histories))
+            finally:
+                setup.close()
+        if not keep:
+            histories.clear()
+
+
+def _ordered(missing: Sequence[Cell], cells: Sequence[Cell], histories: HistoryCache) -> list[Cell]:
+    """Retraining first, also where only its model is missing: all distances are measured to it."""
+    first = [
+        c for c in cells if c.method.name == names.REFERENCE and (c in missing or not histories.has_retrained)
+    ]
+    return [*first[:1], *(c for c in missing if c not in first[:1])]
+
+
+class TrainingCells:
+    """The cells of one training, computed one after another."""
+
+    def __init__(
+        self, setup: Setup, histories: HistoryCache, store: CellCache, tell: Tell, workers: int
+    ) -> None:
+        self._setup, self._histories, self._store = setup, histories, store
+        self._tell, self._workers = tell, workers
+
+    def run(self, cells: Sequence[Cell]) -> None:
+        """Train, then compute each cell; one that cannot be computed does not hold up the others."""
+        started = time.perf_counter()
+        rounds = self._setup.config.rounds
+        history = self._histories.trained(self._setup, lambda done: self._doing("training", done, rounds))
+        test = self._membership() if cells[0].membership else None
+        for cell in cells:
+            try:
+                finished = self._finished(cell, history, test, started)
+            except FedcrabError as error:
+                self._tell({"failed": cell.key, "why": str(error)})
+                continue
+            self._store.write(finished)
+            self._tell({"finished": cell.key, "wall": finished.made["wall"]})
+            started = time.perf_counter()
+
+    def _doing(self, what: str, done: int, of: int) -> None:
+        self._tell({"doing": what, "done": done, "of": of})
+
+    def _membership(self) -> MembershipTest:
+        self._doing("shadow training", 0, 1)
+        return membership_test(self._setup, self._setup.attackers.clients)
+
+    def _finished(
+        self, cell: Cell, history: History, test: MembershipTest | None, started: float
+    ) -> CellResult:
+        layout = history.charter.layout
+        outcome, curve = self._outcome(cell, history)
+        if cell.method.name == names.REFERENCE:
+            self._histories.keep_retrained(layout, outcome.model)
+        row = measure_outcome(self._setup, outcome, self._histories.retrained(layout))
+        row.pop("method")
+        row["seconds_a_round"] = row["seconds"] / row["rounds"] if row["rounds"] else None
+        row["capped"] = sum(len(step["capped"]) for step in outcome.steps)
+        if test is not None:
+            row |= test.row(outcome.model)
+        made = {**_circumstances(self._workers), "wall": round(time.perf_counter() - started, 3)}
+        return CellResult(cell.identity, {name: _real(value) for name, value in row.items()}, curve, made)
+
+    def _outcome(self, cell: Cell, history: History) -> tuple[Outcome, tuple[Point, ...]]:
+        method, curve = cell.method, list[Point]()
+        if method.selection is None:
+            return poisoned(history), tuple((e.index, 0, _real(e.loss), None) for e in history.rounds)
+        source = self._histories.selected(history, method.selection)
+        bad, spent = self._setup.attackers.clients, 0
+        told = {**dict(method.plan), **dict(method.settings)}
+        recovery, probe = RecoveryRun(method.name, source, bad, self._setup, **told), self._setup.probe
+        for step in recovery:
+            spent += len(step.asked)
+            loss, accuracy = _real(probe.loss(step.model)), _real(probe.accuracy(step.model))
+            curve.append((step.round, spent, loss, accuracy))
+            self._doing(method.label, recovery.done, recovery.length)
+        return recovery.outcome(), tuple(curve)
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Wait until no other process works on this training."""
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _circumstances(workers: int) -> dict[str, Any]:
+    import torch
+
+    return {
+        "fedcrab": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "workers": workers,
+        "load": round(os.getloadavg()[0], 2),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _real(value: Any) -> Any:
+    """None for what JSON cannot hold: a loss beyond all numbers is where a method failed."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,134 @@
+"""What can be declared of a simulated training, whose data and settings are known: for its certificate.
+
+Softmax regression is convex. The Hessian of its cross-entropy on a batch is at most ½·λmax(XᵀX/b), X with a
+column of ones, so at most ½·max ‖x‖² whatever the batch; weight decay adds λ to all curvature. A gradient is
+no longer than √2·max ‖x‖. Of other models only rate, steps and losses are known.
+
+Recovery from a noised rollback model: (ε, δ) of :mod:`fedcrab.certificate.noise`, drawn once and kept.
+
+OUT/METHOD/start.safetensors    the noised model; a recovery that was killed goes on from the same one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, sqrt
+from pathlib import Path
+from secrets import randbits
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.certificate import Assumptions, certify, write_certificate
+from fedcrab.certificate.certificate import certify_folder
+from fedcrab.certificate.document import NAME
+from fedcrab.certificate.noise import noised
+from fedcrab.certificate.refutation import refutations
+from fedcrab.errors import ConfigError
+from fedcrab.experiment.setup import Setup
+from fedcrab.history import History
+from fedcrab.recover import Step
+from fedcrab.recover.folder import RecoveryFolder
+from fedcrab.recover.saved_steps import REQUEST
+from fedcrab.rollback.decision import Plan
+from fedcrab.simulate import Probe
+from fedcrab.terminal import tell_aside
+from fedcrab.types import ClientId, Vector
+
+MARGIN = 1 + 1e-6  # float32 examples, float32 products
+
+
+def write_certificate_of(directory: Path, plan: Plan, setup: Setup) -> None:
+    """Certify the recovery in a folder with all that is known of its simulated clients."""
+    folder, known = RecoveryFolder.open(directory), known_assumptions(setup, plan)
+    if refuted := next(refutations(known, plan, folder.evidence(plan.history, None)), None):
+        known = Assumptions()  # somebody who is taken for honest is not
+        tell_aside(f"{directory.name}: the certificate declares nothing, as {refuted}")
+    certificate = certify_folder(
+        folder,
+        plan.history,
+        assumptions=known,
+        retrained=folder.retraining(),
+        noise=folder.noise(),
+        decided=plan,
+    )
+    write_certificate(directory / NAME, certificate.to_table())
+
+
+def known_assumptions(setup: Setup, plan: Plan) -> Assumptions:
+    """The constants of the honest clients' training."""
+    local, honest = setup.config.local, _honest(plan.history, plan)
+    counts = [len(setup.honest.examples(client)[1]) for client in honest]
+    if local.momentum or not local.learning_rate or not local.epochs:
+        return Assumptions(**_gaps(setup, plan, honest))
+    steps = [local.epochs * ceil(count / local.batch) for count in counts]
+    return Assumptions(
+        rate=local.learning_rate,
+        fewest_steps=min(steps),
+        most_steps=max(steps),
+        full_batch=max(counts) <= local.batch,
+        **_gaps(setup, plan, honest),
+        **(_softmax(setup, honest) if setup.config.model == "softmax" else {}),
+    )
+
+
+def _honest(history: History, plan: Plan) -> list[ClientId]:
+    """Whoever's updates count as honest in some round."""
+    return [c for c in history.clients if any(not plan.is_malicious(c, e.index) for e in history.rounds)]
+
+
+def _gaps(setup: Setup, plan: Plan, honest: Sequence[ClientId]) -> dict[str, Any]:
+    """F - F* is at most F: no cross-entropy and no weight decay is below 0."""
+    parts = [setup.honest.examples(client) for client in honest]
+    probe = Probe(
+        setup.predictor, np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    )
+    history, decay = plan.history, setup.config.local.weight_decay
+
+    def loss(model: Vector) -> float:
+        return (probe.loss(model) + decay / 2 * float(np.sum(model.astype(np.float64) ** 2))) * MARGIN
+
+    models = {"initial_gap": history.initial_model(), "rollback_gap": history.model(plan.rollback_round)}
+    found = {name: loss(model) for name, model in models.items()}
+    return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def _softmax(setup: Setup, honest: Sequence[ClientId]) -> dict[str, Any]:
+    local = setup.config.local
+    rows = [_with_ones(setup.honest.examples(client)[0]) for client in honest]
+    longest = max(float(np.linalg.norm(x, axis=1).max()) for x in rows)
+    full = max(len(x) for x in rows) <= local.batch
+    steepest = max(float(np.linalg.norm(x, 2)) ** 2 / len(x) for x in rows) if full else longest**2
+    found = {"convexity": local.weight_decay, "smoothness": steepest / 2 * MARGIN + local.weight_decay}
+    return found if local.weight_decay else {**found, "gradient": sqrt(2) * longest * MARGIN}
+
+
+def _with_ones(x: NDArray[np.float32]) -> NDArray[np.float64]:
+    flat = x.reshape(len(x), -1).astype(np.float64)
+    return np.hstack([flat, np.ones((len(flat), 1))])
+
+
+def noised_start(folder: Path, plan: Plan, setup: Setup, noise: Mapping[str, float]) -> Step:
+    """The step that recovery goes on after: the noised model in the folder, or one drawn now.
+
+    The seed is drawn from the system and forgotten, so that nobody can subtract the noise.
+    """
+    begun = (folder / REQUEST).exists()  # what a recovery of another kind left before it began is no start
+    recovery, history = RecoveryFolder(folder), plan.history
+    model = recovery.start(history) if begun else None
+    if model is None:
+        drawn = noised(plan, _deviation(plan, setup, noise), randbits(256))
+        model = recovery.write_start(history, drawn.model)
+    return Step(plan.rollback_round - 1, model)
+
+
+def _deviation(plan: Plan, setup: Setup, noise: Mapping[str, float]) -> float:
+    found = certify(plan, assumptions=known_assumptions(setup, plan), estimate=False, noise=noise)
+    deviation = found.terms["noise.deviation"].value
+    if deviation is None:
+        raise ConfigError(
+            "noise needs a bound of the poison left in the rollback model, and there is none here; leave out "
+            "--epsilon and --delta, or roll back to the initial model with --set beta=0"
+        )
+    return deviation

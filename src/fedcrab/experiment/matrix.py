@@ -1,0 +1,178 @@
+"""From a suite to its cells: every combination of what the lists name, each with all that determines it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from fedcrab.errors import ConfigError, FedcrabError
+from fedcrab.experiment.cell_cache import identity, key_of
+from fedcrab.experiment.config import Config, HistoryConfig, read_table, settings, validated
+from fedcrab.experiment.names import REFERENCE
+from fedcrab.experiment.suite import POISONED, AxisValue, MethodChoice, ResolvedMethod, Suite, resolve
+
+ALWAYS = ("poisoned", REFERENCE)  # what every other cell of a training is compared with
+Labels = tuple[tuple[str, str | float], ...]  # axis -> value, as tables show it
+Changes = Mapping[str, Any]  # dotted name of a setting -> value
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the matrix before it is known: a training, and a method that recovers from it."""
+
+    config: Config  # its history keeps everything, whatever the method sees of it
+    method: ResolvedMethod
+    choice: MethodChoice = field(compare=False)  # the method as it was asked for
+    membership: bool
+    labels: Labels = field(default=(), compare=False)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that determines the result."""
+        return identity(self.config, self.method, membership=self.membership)
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of all that determines the result."""
+        return key_of(self.identity)
+
+    @cached_property
+    def training(self) -> str:
+        """The hash of all that determines the training, which cells of several methods share."""
+        return key_of(identity(self.config, POISONED, membership=self.membership))
+
+    @property
+    def setting(self) -> Labels:
+        """The labels of everything but method and seed."""
+        return tuple((axis, label) for axis, label in self.labels if axis not in ("method", "seed"))
+
+
+def expand(suite: Suite) -> list[Cell]:
+    """Every cell of a suite, each once, those of one training side by side."""
+    methods = _methods(suite)
+    cells: dict[tuple[str, str], Cell] = {}
+    for config, labels in _configs(suite):
+        for choice, method in methods:
+            named = (*labels, ("method", method.label), ("seed", config.seed))
+            cell = Cell(config, method, choice, suite.membership, named)
+            with named_cell(named):
+                cells.setdefault((cell.key, method.label), cell)
+    return list(cells.values())
+
+
+@contextmanager
+def named_cell(labels: Labels) -> Iterator[None]:
+    """Whatever is wrong with a cell as one sentence that names it."""
+    try:
+        yield
+    except (FedcrabError, TypeError, ValueError, OverflowError) as error:
+        name = ", ".join(f"{axis} {value}" for axis, value in labels)
+        raise ConfigError(f"cell ({name}): {error}") from error
+
+
+def _methods(suite: Suite) -> list[tuple[MethodChoice, ResolvedMethod]]:
+    named = [m if isinstance(m, MethodChoice) else _spoken(m) for m in suite.methods]
+    always = [(c, resolve(c)) for c in (MethodChoice(method=name) for name in ALWAYS)]
+    standing = [method for _, method in always]
+    methods = [*always, *((c, m) for c, m in ((c, resolve(c)) for c in named) if m not in standing)]
+    labels = [method.label for _, method in methods]
+    if twice := [label for place, label in enumerate(labels) if label in labels[:place]]:
+        raise ConfigError(f"two methods are called {twice[0]!r}; give one of them another label")
+    if suite.reference not in labels:
+        raise ConfigError(f"the reference {suite.reference!r} is not among the suite's methods")
+    return methods
+
+
+def _spoken(text: str) -> MethodChoice:
+    """A method as one line: its name, then options such as ``beta=0.1``."""
+    if not text.strip():
+        raise ConfigError('a method has no name; methods are told as in methods = ["crab-paper"]')
+    method, *options = text.split()
+    return MethodChoice(method=method, label=text, **settings(options))
+
+
+def _configs(suite: Suite) -> Iterator[tuple[Config, Labels]]:
+    base = read_table(suite.base)
+    for name, value in suite.set.items():
+        put(base, name, value)
+    axes = _axes(suite, base)
+    for chosen, seed in product(list(product(*axes.values())), suite.seeds):
+        table = _copied(base)
+        for _, changes in chosen:
+            for name, value in changes.items():
+                put(table, name, value)
+        put(table, "seed", seed)
+        config = validated(suite.base, table).model_copy(update={"history": HistoryConfig(name="everything")})
+        yield config, _labelled(config, dict(zip(axes, (label for label, _ in chosen), strict=True)))
+
+
+def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
+    """Each axis by the label of its value; those that the suite leaves alone, by the configuration."""
+    clients = config.clients.count
+    if config.attack is None:
+        raise ConfigError("a suite recovers from attacks, and its base has none: name some in attacks")
+    if not 0 < round(config.attack.fraction * clients) < clients:
+        raise ConfigError(
+            f"a fraction of {config.attack.fraction:g} of {clients} clients leaves no attacker or "
+            "nobody else; choose one in between"
+        )
+    own: dict[str, str | float] = {
+        "dataset": config.data.name,
+        "model": config.model,
+        "attack": config.attack.name,
+        "fraction": config.attack.fraction,
+        "partition": config.clients.partition.name,
+    }
+    return tuple({**own, **labels}.items())
+
+
+def _axes(suite: Suite, base: Mapping[str, Any]) -> dict[str, Sequence[tuple[str | float, Changes]]]:
+    """Each axis that the suite names, its values as (label, changes)."""
+    axes: dict[str, Sequence[tuple[str | float, Changes]]] = {
+        "dataset": [_chosen(c, "data.name", base) for c in suite.datasets],
+        "model": [_chosen(c, "model", base) for c in suite.models],
+        "attack": [_chosen(c, "attack.name", base) for c in suite.attacks],
+        "fraction": [(f, {"attack.fraction": f}) for f in suite.fractions],
+        "partition": [_chosen(c, "clients.partition.name", base) for c in suite.partitions],
+    }
+    for name, values in suite.vary.items():
+        axes[name] = [(v if isinstance(v, int | float) else str(v), {name: v}) for v in values]
+    return {axis: values for axis, values in axes.items() if values}
+
+
+def _chosen(choice: str | AxisValue, place: str, base: Mapping[str, Any]) -> tuple[str, Changes]:
+    """A named thing: its name, its settings in place of those of the base's, and what goes with it."""
+    choice = AxisValue(name=choice) if isinstance(choice, str) else choice
+    parent, dot, _ = place.rpartition(".")
+    changes: dict[str, Any] = {place: choice.name}
+    if parent in ("attack", "clients.partition"):
+        same = _found(base, place) == choice.name
+        if choice.settings is not None or not same:
+            changes[f"{parent}{dot}settings"] = choice.settings or {}
+    elif choice.settings is not None:
+        raise ConfigError(f"{choice.name!r} takes no settings of its own; put them in set")
+    return choice.label or choice.name, {**changes, **choice.set}
+
+
+def _found(table: Any, place: str) -> Any:
+    for name in place.split("."):
+        table = table.get(name) if isinstance(table, Mapping) else None
+    return table
+
+
+def put(table: dict[str, Any], place: str, value: Any) -> None:
+    """Set ``a.b.c`` in nested tables."""
+    *parents, last = place.split(".")
+    for name in parents:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{place}: {name!r} is a value, not a table")
+    table[last] = value
+
+
+def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _copied(v) if isinstance(v, Mapping) else v for name, v in table.items()}

@@ -1,0 +1,124 @@
+"""An executor of processes of which each can die alone.
+
+``ProcessPoolExecutor`` gives up all its work when one process dies; here each process is a pool of its own.
+What a process says while it works arrives at the function that the executor was made with.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from queue import Queue
+from typing import Any
+
+from fedcrab.simulate.workers import KEEP_PAGES
+
+SPAWN = multiprocessing.get_context("spawn")
+_PARENT: list[Connection] = []  # in a process of the executor: where what it says goes
+
+
+class Processes(Executor):
+    """At most ``count`` calls at a time, each in a process; processes are used again."""
+
+    def __init__(self, count: int, hear: Callable[[Any], None]) -> None:
+        self._threads = ThreadPoolExecutor(count)
+        self._all = [_Slot(hear) for _ in range(count)]
+        self._idle: Queue[_Slot] = Queue()
+        for slot in self._all:
+            self._idle.put(slot)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function in a process; ``BrokenExecutor`` is the outcome where that process dies."""
+        return self._threads.submit(self._call, function, args, kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes, whatever they are doing: what they write is whole or absent."""
+        self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
+        for slot in self._all:
+            slot.close()
+        self._threads.shutdown(wait=wait)
+
+    def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        slot = self._idle.get()
+        try:
+            return slot.call(function, *args, **kwargs)
+        finally:
+            self._idle.put(slot)
+
+
+class _Slot:
+    """One process at a time; a dead one is replaced."""
+
+    def __init__(self, hear: Callable[[Any], None]) -> None:
+        self._hear, self._lock, self._closed = hear, threading.Lock(), False
+        self._pool: ProcessPoolExecutor | None = None
+        self._pid = 0  # none
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._started().submit(function, *args, **kwargs).result()
+        except BrokenExecutor:
+            with self._lock:
+                self._forget()
+            raise
+
+    def close(self) -> None:
+        """End the process for good."""
+        with self._lock:
+            self._closed = True
+            if self._pid:
+                with suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
+            self._forget()
+
+    def _started(self) -> ProcessPoolExecutor:
+        with self._lock:
+            if self._closed:
+                raise BrokenExecutor("the executor is shut down")
+            if self._pool is None:
+                receiver, sender = SPAWN.Pipe(duplex=False)
+                for name, value in KEEP_PAGES.items():
+                    os.environ.setdefault(name, value)  # read by a process's allocator as it starts
+                self._pool = ProcessPoolExecutor(1, SPAWN, _begin, (sender,))
+                self._pid = self._pool.submit(os.getpid).result()
+                sender.close()
+                threading.Thread(target=self._listen, args=[receiver], daemon=True).start()
+            return self._pool
+
+    def _listen(self, receiver: Connection) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                self._hear(receiver.recv())
+
+    def _forget(self) -> None:
+        pool, self._pool, self._pid = self._pool, None, 0
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin(parent: Connection) -> None:
+    """In a new process: leave when the parent is gone, and leave Ctrl-C to it."""
+    _PARENT[:] = [parent]
+    os.setpgid(0, 0)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)  # the jobs or workers beside it have the other cores
+
+
+def _leave_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+    os._exit(0)
+
+
+def tell_parent(told: Any) -> None:
+    """Say something to whoever made the executor that this process belongs to."""
+    for parent in _PARENT:
+        parent.send(told)

@@ -1,0 +1,245 @@
+"""What the commands ``recover`` and ``evaluate`` do.
+
+How a recovery went: accuracy and attack success after each step, a line of JSON each, beside the steps.
+
+The shadow run of membership inference: the same training on other data, where membership is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedcrab.aggregate import fedavg
+from fedcrab.errors import ConfigError, HistoryError
+from fedcrab.evaluate import AttackModel, Membership, accuracy, fit_attack_model, membership
+from fedcrab.experiment import names
+from fedcrab.experiment.config import settings
+from fedcrab.experiment.known_constants import write_certificate_of
+from fedcrab.experiment.recovery import (
+    Outcome,
+    Plans,
+    RecoveryRun,
+    attack_success_of,
+    measure_outcome,
+    poisoned,
+)
+from fedcrab.experiment.setup import Setup, setup_of
+from fedcrab.history import History
+from fedcrab.recover.folder import RecoveryFolder, read_results, write_result
+from fedcrab.seeds import rng_for
+from fedcrab.simulate import Dataset, LocalTraining, SimulatedFleet, iid, initial_model
+from fedcrab.simulate.data import Images
+from fedcrab.terminal import console
+from fedcrab.types import ClientId, Vector
+
+MOST_EXAMPLES = 2000  # of the test data: a curve must not cost as much as the steps it shows
+
+
+class Curve:
+    """The points of one recovery; those of an interrupted run stay."""
+
+    def __init__(self, directory: Path, setup: Setup) -> None:
+        self._folder, self._setup = RecoveryFolder(directory), setup
+
+    def add(self, round: int | None, model: Vector) -> dict[str, Any]:
+        """Measure the model after a round, or before all of them, and write that down."""
+        point = {"round": round, **measured(self._setup, model)}
+        self._folder.add_point(point)
+        return point
+
+
+def measured(setup: Setup, model: Vector) -> dict[str, float | None]:
+    """Accuracy, and attack success where the attack has a trigger, on some of the test data."""
+    x, y = setup.dataset.test_x[:MOST_EXAMPLES], setup.dataset.test_y[:MOST_EXAMPLES]
+    success = attack_success_of(setup, model, MOST_EXAMPLES)
+    return {
+        "ta": accuracy(setup.predictor.predict, model, x, y),
+        "asr": success.without_target if success else None,
+    }
+
+
+@dataclass(frozen=True)
+class MembershipTest:
+    """An attack model fitted to a shadow run, and the examples to try it on."""
+
+    setup: Setup
+    attack: AttackModel
+    members: Images  # the malicious clients' clean examples
+    others: Images  # test examples that neither training nor the shadow run has seen
+
+    def of(self, model: Vector) -> Membership:
+        """How well membership in the malicious clients' data is told from this model."""
+        predict = self.setup.predictor.predict
+        return membership(self.attack, predict, model, self.members, self.others)
+
+    def row(self, model: Vector) -> dict[str, float]:
+        """The same as the measures of a row."""
+        told = self.of(model)
+        return {
+            "misr": told.recall,
+            "misr_balanced_accuracy": told.balanced_accuracy,
+            "misr_auc": told.auc,
+        }
+
+
+def membership_test(setup: Setup, malicious: Collection[ClientId]) -> MembershipTest:
+    """Train a shadow model as the real one was, on examples that no client has, and fit the attack."""
+    shadow, others = _shadow_data(setup)
+    model = _shadow_model(setup, shadow)
+    predict = setup.predictor.predict
+    attack = fit_attack_model(predict(model, shadow.train_x), predict(model, shadow.test_x))
+    members = np.concatenate([setup.honest.examples(client)[0] for client in sorted(malicious)])
+    return MembershipTest(setup, attack, members, others)
+
+
+def _shadow_data(setup: Setup) -> tuple[Dataset, Images]:
+    """Members and others of the shadow run, and the test examples left for the real one.
+
+    Training examples that no client has, where there are enough for as many as the clients have;
+    otherwise half of the test part.
+    """
+    data, seed = setup.dataset, setup.config.seed
+    used = np.concatenate(setup.parts)
+    spare = np.setdiff1d(np.arange(len(data.train_y)), used)
+    if len(spare) >= 2 * len(used):
+        order = rng_for(seed, "shadow").permutation(spare)[: 2 * len(used)]
+        x, y, others = data.train_x[order], data.train_y[order], data.test_x
+    else:
+        order = rng_for(seed, "shadow").permutation(len(data.test_y))
+        half, rest = np.array_split(order, 2)
+        x, y, others = data.test_x[half], data.test_y[half], data.test_x[rest]
+    cut = len(y) // 2
+    shadow = replace(data, train_x=x[:cut], train_y=y[:cut], test_x=x[cut:], test_y=y[cut:])
+    return shadow, others
+
+
+def _shadow_model(setup: Setup, shadow: Dataset) -> Vector:
+    config = setup.config
+    count = min(config.clients.count, len(shadow.train_y))
+    parts = iid(shadow.train_y, clients=count, seed=config.seed)
+    local = LocalTraining(**config.local.model_dump())
+    model, rule = initial_model(setup.architecture, seed=config.seed), fedavg()
+    with SimulatedFleet(shadow, parts, setup.architecture, seed=config.seed, local=local) as fleet:
+        for t in range(config.rounds):
+            updates = fleet.train(model, fleet.clients, round=t)
+            model = model + rule(updates.vectors, updates.weights)
+    return model
+
+
+def recover_command(
+    directory: Path | History,
+    malicious: Collection[ClientId],
+    method: str,
+    out: Path,
+    *,
+    changes: Sequence[str] = (),
+    unfound: str | None = None,
+    since: Mapping[ClientId, int] | None = None,
+    noise: Mapping[str, float] | None = None,
+    anchor: bool = False,
+    workers: int | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Recover by one method or by all that the history allows; the rows, and why others are not allowed.
+
+    ``changes`` are settings of the one method, such as ``beta=0.1``; ``unfound`` and ``since`` are for every
+    method's plan. ``noise`` gives epsilon and delta of noise on the rollback model. ``anchor`` has every
+    answer kept, and every honest client asked once more at the recovered model, so that the certificate can
+    prove more.
+    """
+    if method != "all":
+        names.look_up("method", method, names.METHODS)
+    elif changes or noise:
+        raise ConfigError(f"{'--set' if changes else 'noise'} is for one method: name it by --method")
+    planned = {"unfound": unfound, "since": {c: t for c, t in (since or {}).items() if t} or None}
+    own = {**settings(changes), **{name: value for name, value in planned.items() if value is not None}}
+    history = directory if isinstance(directory, History) else History.open(directory)
+    setup, plans = setup_of(history, workers), Plans(history, malicious)
+    outcomes, refused = [poisoned(history)], dict[str, str]()
+    try:
+        for name in names.METHODS if method == "all" else (method,):
+            try:
+                kept: dict[str, Any] = {"saved": out / name, "noise": noise, "anchor": anchor}
+                recovery = RecoveryRun(name, history, malicious, setup, plans=plans, **kept, **own)
+            except HistoryError as error:
+                refused[name] = str(error)
+                continue
+            outcomes.append(_follow(recovery, Curve(out / name, setup)))
+        if method != "all" and refused:
+            raise HistoryError(refused[method])
+        return _write(out, setup, outcomes), refused
+    finally:
+        setup.close()
+
+
+def _write(out: Path, setup: Setup, outcomes: Collection[Outcome]) -> list[dict[str, Any]]:
+    retrained = next((o.model for o in outcomes if o.method == names.REFERENCE), None)
+    rows = [measure_outcome(setup, outcome, retrained) for outcome in outcomes]
+    for outcome, row in zip(outcomes, rows, strict=True):
+        if outcome.plan is not None:
+            told = {**row, "poisoned": rows[0]}
+            write_result(out / outcome.method, outcome.plan, outcome.method, outcome.model, told)
+    for outcome in outcomes:
+        if outcome.plan is not None:
+            write_certificate_of(out / outcome.method, outcome.plan, setup)
+    return rows
+
+
+def _follow(recovery: RecoveryRun, curve: Curve) -> Outcome:
+    columns = (
+        TextColumn(recovery.method),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=recovery.length, completed=recovery.done)
+        for step in recovery:
+            if recovery.done == 1:
+                curve.add(None, recovery.start)
+            point = curve.add(step.round, step.model)
+            told = f"round {step.round}  accuracy {point['ta']:.1%}"
+            progress.update(task, advance=1, description=told)
+    return recovery.outcome()
+
+
+def evaluate_command(
+    out: Path, *, with_membership: bool = True, workers: int | None = None
+) -> list[dict[str, Any]]:
+    """Judge the recovered models of a directory beside the poisoned one."""
+    history, results = read_results(out)
+    setup = setup_of(history, workers)
+    try:
+        retrained = next((r.model for r in results if r.method == names.REFERENCE), None)
+        outcomes = [poisoned(history), *(Outcome(r.method, r.model) for r in results)]
+        rows = [measure_outcome(setup, outcome, retrained) for outcome in outcomes]
+        for row, result in zip(rows[1:], results, strict=True):
+            row.update(_costs(result.summary))
+        if with_membership:
+            test = membership_test(setup, results[0].summary["malicious"])
+            for row, outcome in zip(rows, outcomes, strict=True):
+                row.update(test.row(outcome.model))
+        return rows
+    finally:
+        setup.close()
+
+
+COSTS = (
+    "rollback_round",
+    "rounds",
+    "contact_rounds",
+    "client_rounds",
+    "sample_gradients",
+    "seconds",
+    "bytes",
+)
+
+
+def _costs(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: summary.get(name) for name in COSTS}

@@ -1,0 +1,308 @@
+"""What is done and what is left of a suite, while it runs.
+
+What the command ``bench`` does: compute what is missing of a suite, and write its tables.
+
+Tables as markdown, CSV and LaTeX.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fedcrab.errors import ConfigError
+from fedcrab.experiment.cell_cache import CellCache
+from fedcrab.experiment.matrix import Cell, Labels, expand
+from fedcrab.experiment.rehearsal import rehearse
+from fedcrab.experiment.scheduler import JobEvent, run_jobs
+from fedcrab.experiment.suite import load_suite
+from fedcrab.experiment.suite_tables import (
+    ResultTable,
+    Row,
+    columns_of,
+    no_formula,
+    rows_of,
+    summary,
+    to_csv,
+    write_text,
+)
+from fedcrab.simulate.fleet import cores
+from fedcrab.terminal import console, tell_aside
+
+MOST_LINES = 25  # settings shown at a time
+
+
+class SuiteProgress:
+    """Cells by setting, what each running training is doing, and an estimate of the time left."""
+
+    def __init__(self, cells: Sequence[Cell], store: CellCache, *, jobs: int) -> None:
+        self._cells = {cell.key: cell for cell in cells}
+        self._jobs = jobs
+        self._walls: dict[str, float] = {}
+        for cell in self._cells.values():
+            if store.sound(cell.key) and (found := store.find(cell.key)) is not None:
+                self._walls[cell.key] = float(found.made.get("wall", 0.0))
+        self._before = set(self._walls)
+        self._doing: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+
+    @property
+    def left(self) -> int:
+        """How many cells are not there yet."""
+        return len(self._cells) - len(self._walls)
+
+    def hear(self, news: JobEvent) -> str | None:
+        """Take note; a line worth printing where a cell is finished or failed."""
+        told = news.table
+        if "doing" in told:
+            self._doing[news.training] = f"{told['doing']} {told['done']}/{told['of']}"
+        elif "side_by_side" in told:
+            self._jobs = told["side_by_side"]
+        elif "ended" in told:
+            self._doing.pop(news.training, None)
+        elif "finished" in told:
+            self._walls[told["finished"]] = told["wall"]
+            return f"{self.progress()}  {self._name(told['finished'])} ({told['wall']:.1f} s)"
+        elif "failed" in told:
+            self.failed[told["failed"] or news.training] = told["why"]
+            return f"{self._name(told['failed'] or news.training)}: {told['why']}"
+        return None
+
+    def _name(self, key: str) -> str:
+        cell = self._cells.get(key)
+        return " ".join(_word(label) for _, label in cell.labels) if cell else key
+
+    def progress(self) -> str:
+        """Done of all, and about how long the rest takes."""
+        seconds = self.estimate()
+        told = "" if seconds is None else f", about {duration(seconds)} left"
+        return f"{len(self._walls)} of {len(self._cells)} cells{told if self.left else ''}"
+
+    def estimate(self) -> float | None:
+        """Seconds left: each cell as its like took, those of its method first; None: nothing to go by."""
+        walls: dict[tuple[Any, ...], list[float]] = {}
+        for key, wall in self._walls.items():
+            for kind in _kinds(self._cells[key]):
+                walls.setdefault(kind, []).append(wall)
+        left = [cell for key, cell in self._cells.items() if key not in self._walls]
+        alike = [next((walls[kind] for kind in _kinds(cell) if kind in walls), None) for cell in left]
+        known = [median(found) for found in alike if found]
+        return sum(known) / self._jobs if len(known) == len(left) else None
+
+    def shown(self) -> RenderableType:
+        """The table."""
+        settings: dict[Labels, list[str]] = {}
+        for key, cell in self._cells.items():
+            settings.setdefault(cell.setting, []).append(key)
+        table = Table("setting", "cells", "now", title=self.progress(), title_justify="left")
+        busy = sorted(settings.items(), key=lambda item: not self._running(item[1]))
+        unfinished = [(s, keys) for s, keys in busy if any(key not in self._walls for key in keys)]
+        for setting, keys in unfinished[:MOST_LINES]:
+            done = sum(key in self._walls for key in keys)
+            table.add_row(" ".join(_word(v) for _, v in setting), f"{done}/{len(keys)}", self._running(keys))
+        hidden = len(settings) - min(len(unfinished), MOST_LINES)
+        return Group(table, Text(f"{hidden} settings more, finished or waiting" if hidden else ""))
+
+    def _running(self, keys: Sequence[str]) -> str:
+        trainings = {self._cells[key].training: self._cells[key].config.seed for key in keys}
+        told = [f"seed {trainings[t]}: {what}" for t, what in self._doing.items() if t in trainings]
+        return "; ".join(told)
+
+
+def _kinds(cell: Cell) -> tuple[tuple[Any, ...], ...]:
+    """What a cell is like, closest first."""
+    config = cell.config
+    training = (config.data, config.model, config.rounds)
+    return (*training, cell.method.label), training, (config.model,), ()
+
+
+def _word(value: str | float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class ProgressDisplay:
+    """The board on standard error: alive on a terminal, else a line for each finished cell."""
+
+    def __init__(self, board: SuiteProgress) -> None:
+        self._board, self._console = board, console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._drawn = 0.0
+
+    def __enter__(self) -> ProgressDisplay:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def hear(self, news: JobEvent) -> None:
+        """Show what has come."""
+        line = self._board.hear(news)
+        if not self._console.is_terminal:
+            if line:
+                self._console.print(line, soft_wrap=True)
+        elif line or time.monotonic() - self._drawn > 0.2:
+            self._live.update(self._board.shown(), refresh=True)
+            self._drawn = time.monotonic()
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    "λ": r"$\lambda$",
+    "δ": r"$\delta$",
+    "β": r"$\beta$",
+    "×": r"$\times$",
+    "−": r"$-$",
+}
+
+
+def markdown(table: ResultTable) -> str:
+    """As GitHub reads it."""
+    lines = [_markdown_line(table.columns), "|" + "---|" * len(table.columns)]
+    lines += [_markdown_line(row) for row in table.rows]
+    return "\n".join(lines) + "\n" + (f"\n{table.note}\n" if table.note else "")
+
+
+def _markdown_line(words: Sequence[str]) -> str:
+    safe = (word.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for word in words)
+    return "| " + " | ".join(safe) + " |"
+
+
+def comma_separated(table: ResultTable) -> str:
+    """As spreadsheets read it."""
+    text = io.StringIO(newline="")
+    rows = ([no_formula(word) for word in row] for row in (table.columns, *table.rows))
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def latex(table: ResultTable) -> str:
+    """As a tabular with the rules of booktabs."""
+    lines = [r"\begin{tabular}{" + "l" * len(table.columns) + "}", r"\toprule"]
+    lines += [_latex_line(table.columns), r"\midrule", *(_latex_line(row) for row in table.rows)]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    note = [f"% {line}" for line in table.note.splitlines()]
+    return "\n".join([*note, *lines]) + "\n"
+
+
+def _latex_line(words: Sequence[str]) -> str:
+    return " & ".join(escaped(word) for word in words) + r" \\"
+
+
+def escaped(word: str) -> str:
+    """Text that LaTeX prints as it stands."""
+    return "".join(LATEX.get(letter, letter) for letter in word)
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """A suite as far as it is finished."""
+
+    place: Path
+    rows: list[Row]
+    table: ResultTable
+    cells: int
+    failed: dict[str, str]
+
+    def to_table(self) -> dict[str, Any]:
+        """As plain values."""
+        counted = {"cells": self.cells, "finished": len(self.rows)}
+        return {**counted, "failed": self.failed, "written": str(self.place), "rows": self.rows}
+
+    def tables(self) -> list[RenderableType]:
+        """For people."""
+        shown = RichTable(*self.table.columns, title=f"{self.place}", title_justify="left")
+        for row in self.table.rows:
+            shown.add_row(*(Text(word) for word in row))
+        files = "results.csv, table.md, table.csv and table.tex"
+        told = f"{len(self.rows)} of {self.cells} cells; {self.place}/ has {files}"
+        failures = [Text(f"{key}: {why}") for key, why in self.failed.items()]
+        return [shown, Text(self.table.note), *failures, Text(told)]
+
+
+def bench_command(
+    path: Path,
+    results: Path,
+    *,
+    jobs: int | None = None,
+    keep: bool = False,
+    run: bool = True,
+    cluster: str | None = None,
+) -> BenchResult:
+    """Compute what is missing, unless ``run`` is off; write the tables of what there is."""
+    if cluster and (jobs is not None or keep):
+        raise ConfigError("--jobs and --keep are for this machine, not for a --cluster; leave them out")
+    suite = load_suite(path)
+    cells, store = expand(suite), CellCache(results, path.stem)
+    failed = compute_missing(cells, store, jobs=jobs, keep=keep, cluster=cluster) if run else {}
+    rows = rows_of(cells, store)
+    if not rows:
+        raise ConfigError(next(iter(failed.values()), f"{results}: no cell of {path} is there yet"))
+    table = summary(rows, suite.measures, reference=suite.reference)
+    place = results / path.stem
+    write_tables(place, rows, table)
+    return BenchResult(place, rows, table, len(cells), failed)
+
+
+def compute_missing(
+    cells: Sequence[Cell],
+    store: CellCache,
+    *,
+    jobs: int | None = None,
+    keep: bool = False,
+    cluster: str | None = None,
+) -> dict[str, str]:
+    """Compute what is missing or damaged, saying so; why some could not be computed.
+
+    Raises ``ConfigError`` before anything is computed where a cell has settings that cannot be.
+    """
+    rehearse(cell for cell in cells if not store.sound(cell.key))
+    for sentence in store.damaged([cell.key for cell in cells]):
+        tell_aside(f"computed again: {sentence}")
+    board = SuiteProgress(cells, store, jobs=jobs or cores())
+    with ProgressDisplay(board) as screen:
+        for news in run_jobs(cells, store, jobs=jobs, keep=keep, cluster=cluster):
+            screen.hear(news)
+    return board.failed
+
+
+def write_tables(place: Path, rows: Sequence[Row], table: ResultTable) -> None:
+    """The tidy results, and the table in three markups."""
+    write_text(place / "results.csv", to_csv(rows, columns_of(rows)))
+    write_text(place / "table.md", markdown(table))
+    write_text(place / "table.csv", comma_separated(table))
+    write_text(place / "table.tex", latex(table))

@@ -1,0 +1,207 @@
+"""A suite as it is written in TOML: a base configuration, and lists that span a matrix.
+
+A method with its options, checked and complete: the decision, its own settings, the history it sees.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedcrab.errors import ConfigError
+from fedcrab.experiment import names
+from fedcrab.experiment.config import ConfigSection
+from fedcrab.history.selection import Selection, to_table
+from fedcrab.rollback.decision import OPTIONAL
+
+MEASURES = {
+    "ta": "TA %",
+    "asr": "ASR %",
+    "asr_with_target": "ASR %, target class in",
+    "misr": "MISR %",
+    "misr_balanced_accuracy": "MISR balanced %",
+    "misr_auc": "MISR AUC",
+    "rollback_round": "rollback",
+    "rounds": "rounds",
+    "contact_rounds": "rounds with contact",
+    "client_rounds": "client-rounds",
+    "sample_gradients": "sample-gradients",
+    "seconds": "s",
+    "seconds_a_round": "s a round",
+    "bytes": "history, bytes",
+    "distance": "distance",
+}
+SHARES = ("ta", "asr", "asr_with_target", "misr", "misr_balanced_accuracy")  # shown in per cent
+
+
+class AxisValue(ConfigSection):
+    """One value of an axis: a name, its settings, and whatever else goes with it."""
+
+    name: str
+    label: str = ""
+    settings: dict[str, Any] | None = None  # of an attack or a partition
+    set: dict[str, Any] = Field(default_factory=dict)  # any other settings of the configuration
+
+
+class MethodChoice(BaseModel):
+    """A recovery method with options: of the decision such as ``beta``, and its own such as ``cap``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    method: str
+    label: str = ""
+    history: dict[str, Any] = Field(default_factory=dict)  # other settings of the selection it recovers from
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is left besides name, label and history."""
+        return dict(self.model_extra or {})
+
+
+class Suite(ConfigSection):
+    """A matrix of experiments: every combination of what the lists name; an empty list leaves the base's."""
+
+    base: str = "digits"  # a preset, or a TOML file beside the suite
+    set: dict[str, Any] = Field(default_factory=dict)
+    datasets: list[str | AxisValue] = Field(default_factory=list)
+    models: list[str | AxisValue] = Field(default_factory=list)
+    attacks: list[str | AxisValue] = Field(default_factory=list)
+    fractions: list[float] = Field(default_factory=list)
+    partitions: list[str | AxisValue] = Field(default_factory=list)
+    vary: dict[str, list[Any]] = Field(
+        default_factory=dict
+    )  # any setting as an axis: "clients.count" = [5, 10]
+    methods: list[str | MethodChoice] = Field(default_factory=list)
+    seeds: list[int] = Field(default_factory=lambda: [0])
+    membership: bool = False  # MISR too: a shadow training for every training
+    reference: str = names.REFERENCE  # the method that others are tested against
+    measures: list[str] = Field(
+        default_factory=lambda: ["ta", "asr", "contact_rounds", "client_rounds", "seconds", "distance"]
+    )
+
+    @field_validator("measures")
+    @classmethod
+    def _known(cls, measures: list[str]) -> list[str]:
+        if unknown := [name for name in measures if name not in MEASURES]:
+            raise ValueError(f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
+        return measures
+
+    @field_validator("seeds")
+    @classmethod
+    def _some(cls, seeds: list[int]) -> list[int]:
+        if not seeds:
+            raise ValueError("at least one seed is needed")
+        return seeds
+
+
+def load_suite(path: Path) -> Suite:
+    """The suite in a TOML file; its base is a preset or a file named from the suite's own place."""
+    try:
+        table = tomllib.loads(path.read_text())
+        suite = Suite.model_validate(table)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a readable file; 'bench' takes a TOML file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML ({error})") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first(error)}") from error
+    beside = path.parent / suite.base
+    return suite.model_copy(update={"base": str(beside)}) if beside.is_file() else suite
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, in one sentence."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"no setting {place!r}; known are {', '.join(Suite.model_fields)}"
+    return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
+
+
+DECISION = ("beta", "evidence", "rule")
+# A method that begins at the initial model takes only names from a decision, so any will do. This one stands
+# in the keys of published cells, which are to be found whatever the presets become.
+ANY_DECISION: Mapping[str, Any] = {"beta": 0.3, "evidence": "all", "rule": "prefix"}
+GIVEN = ("aggregate", "epochs", "after")  # by the harness, not by a suite
+
+
+# The names of selections in the keys of cells, published ones included: they must never change.
+KEY_NAMES = {
+    "selective": "Selective",
+    "every": "Every",
+    "everything": "Everything",
+    "compact": "Compact",
+}
+
+
+def selection_table(selection: Selection) -> dict[str, Any]:
+    """A selection as it stands in the key of a cell."""
+    table = to_table(selection)
+    return {"name": KEY_NAMES[table.pop("kind")], **table}
+
+
+@dataclass(frozen=True)
+class ResolvedMethod:
+    """A method, all options told. ``label`` is for people and determines nothing."""
+
+    name: str
+    label: str = field(compare=False)
+    plan: tuple[tuple[str, Any], ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
+    selection: Selection | None = None  # None: no history is needed
+
+    def to_table(self) -> dict[str, Any]:
+        """All that determines it, as plain values; settings that are new, only where they change anything."""
+        kept = selection_table(self.selection) if self.selection else None
+        added = names.METHODS[self.name].added if self.name in names.METHODS else {}
+        new = {name for name, value in added.items() if dict(self.settings).get(name) == value}
+        settings = {name: value for name, value in self.settings if name not in new}
+        return {"name": self.name, "plan": dict(self.plan), "settings": settings, "history": kept}
+
+
+POISONED = ResolvedMethod("poisoned", "poisoned")
+
+
+def resolve(choice: MethodChoice) -> ResolvedMethod:
+    """Complete a method's options from its preset and its function's defaults; refuse unknown ones."""
+    if choice.method == POISONED.name:
+        return POISONED
+    row = names.look_up("method", choice.method, names.METHODS)
+    own = {name: value for name, value in defaults(row.function).items() if name not in GIVEN}
+    decided = row.plan if row.rolls_back else ANY_DECISION
+    known = [*own, *(name for name in DECISION if name in decided), *OPTIONAL]
+    if unknown := [name for name in choice.options if name not in known]:
+        raise ConfigError(f"method {choice.method!r} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    plan = {name: choice.options.get(name, value) for name, value in decided.items()}
+    plan |= {name: value for name, value in choice.options.items() if name in OPTIONAL}
+    settings = {name: choice.options.get(name, row.settings.get(name, value)) for name, value in own.items()}
+    return ResolvedMethod(
+        choice.method,
+        choice.label or _label(choice),
+        tuple(plan.items()),
+        tuple(settings.items()),
+        _selection(choice, row.selection),
+    )
+
+
+def _selection(choice: MethodChoice, kept: Selection) -> Selection:
+    what, kind = f"the history of method {choice.method!r}", type(kept)
+    return cast(Selection, names.call(what, kind, settings={**asdict(kept), **choice.history}))
+
+
+def _label(choice: MethodChoice) -> str:
+    """The name with whatever was asked for besides."""
+    told = [f"{name}={value}" for name, value in {**choice.options, **choice.history}.items()]
+    return f"{choice.method} {' '.join(told)}".rstrip()
+
+
+def defaults(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The keyword-only parameters of a function that have a default."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}

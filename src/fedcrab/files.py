@@ -1,0 +1,283 @@
+"""The few things a history does to a file system. Whole or absent: never half a file under its own name.
+
+One writer at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from itertools import count
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from fedcrab.errors import DamagedError, HistoryError
+
+Part = bytes | memoryview
+_COUNTER = count()
+LONGEST_PATH = 4095  # bytes
+TEMPORARY = ".tmp"  # the ending of a file that has not got its name yet
+
+
+@contextmanager
+def file_errors(what: str) -> Iterator[None]:
+    """An operating-system error as one sentence that says what failed and what is safe."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise HistoryError(
+            f"{what}: {reason}; nothing that was acknowledged is lost, try again when the cause is gone"
+        ) from error
+
+
+def write_named(path: Path, parts: Iterable[Part]) -> str:
+    """Write a file under a temporary name, force it to the disk, then give it its name; gives its sha256."""
+    return _write_then_name(path.parent / f".{path.name}{TEMPORARY}", parts, lambda _digest: path)
+
+
+def write_addressed(directory: Path, parts: Iterable[Part], *, ending: str) -> str:
+    """Write a file whose name is the sha256 of its content; gives that hash.
+
+    The name is durable only after :func:`sync_directory`, so that several files can share one.
+    """
+    temporary = directory / f".new-{next(_COUNTER)}{TEMPORARY}"
+    return _write_then_name(temporary, parts, lambda digest: directory / (digest + ending))
+
+
+def _write_then_name(temporary: Path, parts: Iterable[Part], name: Callable[[str], Path]) -> str:
+    temporary.unlink(missing_ok=True)  # what a failed write left is never built upon
+    digest = hashlib.sha256()
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            for part in parts:
+                digest.update(part)
+                _write_all(fd, memoryview(part).cast("B"))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.rename(name(digest.hexdigest()))
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return digest.hexdigest()
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def append_line(path: Path, line: bytes, *, is_whole: Callable[[bytes], bool]) -> None:
+    """Append a line to a file that several processes append to, and force it to the disk.
+
+    Whole or absent: a line that fails half-way is taken back. What a killed process left behind the last
+    line end is cut off, unless ``is_whole`` says that only the line end is missing.
+    """
+    with _locked(path) as fd:
+        size = os.fstat(fd).st_size
+        tail = _tail(fd, size)
+        whole = bool(tail) and is_whole(tail)
+        kept = size if whole else size - len(tail)
+        try:
+            os.ftruncate(fd, kept)
+            _write_all(fd, memoryview(b"\n" + line if whole else line))
+            os.fsync(fd)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, kept)
+            raise
+        if not size:
+            sync_directory(path.parent)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """A plain file that only this process appends to, made where it is missing."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            state = os.fstat(fd)
+            if not stat.S_ISREG(state.st_mode):
+                raise OSError(errno.EINVAL, "not a plain file")
+            if state.st_nlink:  # else another file got the name while this one was waited for
+                yield fd
+                return
+        finally:
+            os.close(fd)
+
+
+def _tail(fd: int, size: int) -> bytes:
+    """What stands behind the last line end."""
+    tail = b""
+    while size and b"\n" not in tail:
+        start = max(0, size - 2**16)
+        tail, size = os.pread(fd, size - start, start) + tail, start
+    return tail.rpartition(b"\n")[2]
+
+
+def sync_directory(directory: Path) -> None:
+    """Force the names in a directory to the disk."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_again(path: Path) -> None:
+    """Write a file's content over itself and force it to the disk.
+
+    Where forcing it failed once, the system may take for written what never was; a second forcing would
+    then succeed and do nothing.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        at = 0
+        while piece := os.pread(fd, 2**20, at):
+            at += os.pwrite(fd, piece, at)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory, and those above it that are missing, each name forced to the disk."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def read_regular(path: Path, *, limit: int) -> bytes:
+    """The content of a plain file of at most ``limit`` bytes; no link is followed."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise DamagedError(f"{path}: {size} bytes where at most {limit} are possible")
+        return file.read()
+
+
+def read_json(path: Path, *, limit: int, what: str = "a JSON table of values") -> dict[str, Any]:
+    """The table in a JSON file of at most ``limit`` bytes, which anybody may have changed."""
+    try:
+        table = json.loads(read_regular(path, limit=limit))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path}: not {what}") from error
+    if not isinstance(table, dict):
+        raise DamagedError(f"{path}: not {what}")
+    return table
+
+
+def hash_regular(path: Path) -> str:
+    """The sha256 of a plain file, read in pieces; no link is followed."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stored_path(text: object, source: Path) -> Path:
+    """A path that a file names; anybody may have written that file."""
+    try:
+        usable = isinstance(text, str) and 0 < len(os.fsencode(text)) <= LONGEST_PATH and "\0" not in text
+    except UnicodeError:
+        usable = False
+    if not usable:
+        raise DamagedError(f"{source}: names a path that no file system has")
+    return Path(str(text))
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A plain file, open for reading; no link is followed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise DamagedError(f"{path}: {_missing(error)}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise DamagedError(f"{path}: not a plain file")
+    return os.fdopen(fd, "rb")
+
+
+def _missing(error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return "missing"
+    if error.errno == errno.ELOOP:
+        return "a link, where the file itself must be"
+    return error.strerror or str(error)
+
+
+class Lock:
+    """Only one process writes; the lock goes when the process goes, however it goes.
+
+    A forked child has no part in it: it can neither write nor keep others from writing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._fd: int | None = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise HistoryError(
+                f"{directory}: another writer has this history open; open it for reading, or stop the other"
+            ) from error
+        _HELD.add(self)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process may write."""
+        return self._fd is not None
+
+    def check(self) -> None:
+        """Raise ``HistoryError`` in a forked child."""
+        if not self.is_held:
+            raise HistoryError(
+                f"{self._directory}: opened for writing by another process; a forked child can only read it"
+            )
+
+    def release(self) -> None:
+        """Let another writer in, also where some other process still has a copy of the descriptor."""
+        if self._fd is not None:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close the descriptor; the lock itself stays with whoever else has a copy of it."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+_HELD: WeakSet[Lock] = WeakSet()
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a writer is at work."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _leave_all() -> None:
+    for lock in list(_HELD):
+        lock._leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)

@@ -1,0 +1,159 @@
+"""The answers to one question: looked at as they come, let in together.
+
+What a client's reply says, nothing of it trusted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedcrab.admission import no_updates, update_problem
+from fedcrab.flower.arrays import ArrayLayout
+from fedcrab.flower.waiting import Reason, unusable
+from fedcrab.types import ClientId, Rejection, Updates, Vector
+
+Signature = tuple[object, ...]
+MOST = sys.float_info.max
+
+
+def update_of(content: RecordDict, model: ArrayLayout, start: Vector, out: Vector) -> Vector:
+    """The local model minus the model it started from; ValueError where there is none to be had."""
+    if len(content.array_records) != 1:
+        raise ValueError(f"{len(content.array_records)} array records in place of one")
+    return model.difference(next(iter(content.array_records.values())), start, out)
+
+
+def metrics_of(content: RecordDict) -> MetricRecord:
+    """The one metric record; ValueError where there is not one."""
+    if len(content.metric_records) != 1:
+        raise ValueError(f"{len(content.metric_records)} metric records in place of one")
+    return next(iter(content.metric_records.values()))
+
+
+def examples_of(content: RecordDict, key: str) -> object:
+    """The number of examples as the client gives it; ValueError where it gives none."""
+    metrics = metrics_of(content)
+    if key not in metrics:
+        raise ValueError(f"the reply has no {key!r}")
+    return metrics[key]
+
+
+def loss_of(content: RecordDict, keys: tuple[str, ...]) -> float | None:
+    """The loss that a client reports, under the first of these names that it uses."""
+    metrics = metrics_of(content)
+    value = next((metrics[key] for key in keys if key in metrics), None)
+    return float(value) if isinstance(value, int | float) and abs(value) <= MOST else None
+
+
+def odd_ones(replies: Mapping[ClientId, Message]) -> set[ClientId]:
+    """Whose records are not called as most others' are: one of these would stop Flower's own strategies."""
+    signatures = {client: _signature(reply.content) for client, reply in replies.items()}
+    if len(set(signatures.values())) < 2:
+        return set()
+    counts = Counter(signatures[client] for client in sorted(signatures))
+    usual = max(counts, key=counts.__getitem__)
+    return {client for client, signature in signatures.items() if signature != usual}
+
+
+def _signature(content: RecordDict) -> Signature:
+    metrics = metrics_of(content)
+    shapes = [(key, len(value) if isinstance(value, list) else -1) for key, value in sorted(metrics.items())]
+    return (tuple(content.array_records), tuple(content.metric_records), tuple(shapes))
+
+
+SILENT = "did not answer in time"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Whose answers are used, and why the others' are not."""
+
+    updates: Updates
+    replies: Mapping[ClientId, Message]  # in the order of the ids
+    rejected: tuple[Rejection, ...]
+    losses: tuple[tuple[float, float], ...]  # reported, each with the examples it is of
+
+
+class UpdateBuffers:
+    """Room for the updates of one round while those of the round before are written down, in turn.
+
+    Fresh memory of this size costs the server more than all that is done with it.
+    """
+
+    def __init__(self) -> None:
+        self._used, self._next = (np.empty((0, 0), np.float32) for _ in range(2))
+
+    def take(self, rows: int, columns: int) -> NDArray[np.float32]:
+        """Room that nobody uses since the round before the last."""
+        self._used, self._next = self._next, self._used
+        if len(self._used) < rows or self._used.shape[1] != columns:
+            self._used = np.empty((rows, columns), np.float32)
+        return self._used[:rows]
+
+
+@dataclass(slots=True)
+class ReplyCollector:
+    """Updates go straight into the rows of one matrix, a row a client, in the order of the ids."""
+
+    model: ArrayLayout
+    start: Vector
+    clients: Mapping[int, ClientId]  # who was asked, by node
+    examples_key: str
+    rooms: UpdateBuffers = field(default_factory=UpdateBuffers)  # of its own, unless the caller has some
+    _rows: dict[ClientId, int] = field(init=False)
+    _matrix: NDArray[np.float32] = field(init=False)
+    _weights: NDArray[np.float64] = field(init=False)
+    _seen: dict[int, tuple[Message, Reason | None]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rows = {client: row for row, client in enumerate(sorted(self.clients.values()))}
+        self._matrix = self.rooms.take(len(self._rows), self.model.layout.size)
+        self._weights = np.zeros(len(self._rows))
+
+    def judge(self, node: int, reply: Message) -> Reason | None:
+        """Why this node's answer cannot be used, or None."""
+        if id(reply) not in self._seen:
+            self._seen[id(reply)] = reply, unusable(reply) or self._read(node, reply)
+        return self._seen[id(reply)][1]
+
+    def _read(self, node: int, reply: Message) -> Reason | None:
+        row = self._rows[self.clients[node]]
+        try:
+            update = update_of(reply.content, self.model, self.start, self._matrix[row])
+            examples = examples_of(reply.content, self.examples_key)
+        except ValueError as error:
+            return str(error)[:300]
+        reason = update_problem(update, examples, self.model.layout.size)
+        if reason is None and isinstance(examples, int | float):
+            self._weights[row] = examples
+        return reason
+
+    def admit(
+        self, replies: Mapping[int, Message], reasons: Mapping[int, Reason], keys: Collection[str] = ()
+    ) -> Admitted:
+        """The usable answers by node, and the others; ``reasons`` are known of those who gave none."""
+        left_out = {c: reasons.get(n, SILENT) for n, c in self.clients.items() if n not in replies}
+        left_out |= {self.clients[n]: why for n, reply in replies.items() if (why := self.judge(n, reply))}
+        good = {c: replies[n] for n, c in self.clients.items() if c not in left_out}
+        left_out |= dict.fromkeys(odd_ones(good), "its records are not named as the other clients' are")
+        used = {c: good[c] for c in sorted(good) if c not in left_out}
+        rejected = tuple(Rejection(c, left_out[c]) for c in sorted(left_out))
+        updates = self._updates(list(used))
+        weights = dict(zip(updates.clients, updates.weights.tolist(), strict=True))
+        told = [(loss_of(reply.content, tuple(keys)), weights[c]) for c, reply in used.items()]
+        return Admitted(updates, used, rejected, tuple((loss, w) for loss, w in told if loss is not None))
+
+    def _updates(self, clients: list[ClientId]) -> Updates:
+        if not clients:
+            return no_updates(self.model.layout.size)
+        rows = [self._rows[client] for client in clients]
+        whole = len(rows) == len(self._rows)
+        matrix = self._matrix if whole else self._matrix[rows]
+        return Updates(tuple(clients), matrix, self._weights[rows])

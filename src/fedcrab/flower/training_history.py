@@ -1,0 +1,263 @@
+"""A history that grows with a training on Flower.
+
+Loss and divergence of a round: from data that the server holds, else from what clients report.
+
+With an ``evaluate_fn``, the loss it gives and, where it also gives ``probabilities``, KL(p_t ‖ p_{t+1});
+without one, the weighted median of the reported losses and ‖M_{t+1} - M_t‖.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from logging import ERROR, INFO, WARNING
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.supercore import log
+from numpy.typing import NDArray
+
+from fedcrab.errors import ConfigError
+from fedcrab.flower.arrays import ArrayLayout, RunMetadata
+from fedcrab.flower.replies import Admitted
+from fedcrab.history import History
+from fedcrab.history.chain import LEDGER
+from fedcrab.history.limits import real
+from fedcrab.history.selection import Selection
+from fedcrab.types import Rejection, Round, Vector, utc_now
+from fedcrab.vectors import is_finite, norm
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+LOSS = "loss"
+PROBABILITIES = "probabilities"  # the softmax output on the server's examples, flattened
+REPORTED = ("train_loss", "train-loss", "loss")  # what Flower's templates call a client's loss
+UNKNOWN = float("nan")
+
+
+class LossMeter:
+    """Each model is evaluated once: the one after a round is the one before the next."""
+
+    def __init__(self, evaluate: EvaluateFn | None, model: ArrayLayout) -> None:
+        self._evaluate, self._model = evaluate, model
+        self._last: tuple[Vector, MetricRecord] | None = None
+
+    def loss(self, round: int, vector: Vector) -> float:
+        """F of a model by the server's own data; not a number without them."""
+        return _number(self._of(round, vector), LOSS) if self._evaluate else UNKNOWN
+
+    def after(
+        self, round: int, before: Vector, after: Vector, reported: Sequence[tuple[float, float]]
+    ) -> tuple[float, float]:
+        """Loss and divergence of a round; ``reported`` has the loss and the examples of each client."""
+        if self._evaluate is None:
+            return weighted_median(reported), self._distance(before, after)
+        old = self._of(round, before).get(PROBABILITIES)
+        new = self._of(round + 1, after)
+        both = old is not None and PROBABILITIES in new
+        return _number(new, LOSS), (
+            divergence(np.array(old), np.array(new[PROBABILITIES])) if both else self._distance(before, after)
+        )
+
+    def _of(self, round: int, vector: Vector) -> MetricRecord:
+        if self._last is None or not np.array_equal(self._last[0], vector):
+            found = self._evaluate(round, self._model.arrays(vector)) if self._evaluate else None
+            self._last = vector, MetricRecord() if found is None else found
+        return self._last[1]
+
+    def _distance(self, before: Vector, after: Vector) -> float:
+        return norm(after - before, self._model.layout.trained())
+
+
+def divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
+    """Mean over the examples of Σ_k p_k·log(p_k / q_k); each example's p sums to one, so Σp counts them."""
+    if p.shape != q.shape or not p.sum() > 0:
+        raise ConfigError(f"the evaluation gave {q.size} probabilities after a round and {p.size} before it")
+    tiny = np.finfo(np.float32).tiny
+    terms = p * (np.log(np.maximum(p, tiny)) - np.log(np.maximum(q, tiny)))
+    return float(terms.sum() / p.sum())
+
+
+def weighted_median(values: Sequence[tuple[float, float]]) -> float:
+    """The least value at which half of the weight is reached; not a number of nothing."""
+    if not values:
+        return UNKNOWN
+    ordered = sorted(values)
+    weights = np.cumsum([weight for _, weight in ordered])
+    return ordered[int(np.searchsorted(weights, weights[-1] / 2))][0]
+
+
+def _number(record: Mapping[str, object], key: str) -> float:
+    value = record.get(key)
+    return real(f"the evaluation's {key!r}", value) if isinstance(value, int | float) else UNKNOWN
+
+
+MEANS = {"FedAvg": "fedavg"}  # every other strategy is named as its class is
+
+
+class TrainingHistory:
+    """One writer, from the first round to the last. Made by :meth:`create` or :meth:`take_up`.
+
+    A round is written on a thread of its own, while clients train the next one. It counts once
+    :meth:`settle` has returned; whoever is killed before that does this one round again.
+    """
+
+    def __init__(
+        self, history: History, model: ArrayLayout, evaluate: EvaluateFn | None, *, head_every: int = 0
+    ) -> None:
+        self.history, self.model = history, model
+        self._head_every = head_every
+        self.notes = RunMetadata.of(history)
+        self._measures = LossMeter(evaluate, model)
+        self._beside = ThreadPoolExecutor(1, "fedcrab-recording")
+        self._writing: Future[None] | None = None  # of the last round
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        model: ArrayLayout,
+        start: Vector,
+        notes: RunMetadata,
+        *,
+        evaluate: EvaluateFn | None,
+        selection: Selection | None,
+        head_every: int = 0,
+    ) -> TrainingHistory:
+        """Begin a history with this model."""
+        history = History.create(
+            path,
+            start,
+            initial_loss=LossMeter(evaluate, model).loss(0, start),
+            selection=selection,
+            layout=model.layout,
+            aggregation=MEANS.get(notes.strategy, notes.strategy),
+            notes=notes.to_json(),
+        )
+        return cls(history, model, evaluate, head_every=head_every)
+
+    @classmethod
+    def take_up(
+        cls, path: Path, model: ArrayLayout, evaluate: EvaluateFn | None, *, head_every: int = 0
+    ) -> TrainingHistory | None:
+        """Go on with the history that is there, if one is."""
+        if not (path / LEDGER).is_file():
+            return None
+        found = History.open(path)
+        if found.charter.layout != model.layout:
+            raise ConfigError(
+                f"{path}: recorded with another model; continue with that one, or choose another path"
+            )
+        history = found if found.closed else History.resume(path)
+        return cls(history, model, evaluate, head_every=head_every)
+
+    @property
+    def rounds(self) -> int:
+        """How many are recorded."""
+        return len(self.history.rounds)
+
+    def last(self) -> ArrayRecord:
+        """The model after the last recorded round."""
+        return self.model.arrays(self.history.final_model())
+
+    def check_identity(self, scheme: str) -> None:
+        """Clients are named now as they were when the history began."""
+        if scheme != self.notes.identity:
+            raise ConfigError(
+                f"{self.history.path}: its clients are named by {self.notes.identity}, those here by {scheme}"
+            )
+
+    def add(
+        self,
+        index: int,
+        start: Vector,
+        admitted: Admitted,
+        made: ArrayRecord | None,
+        *,
+        began: datetime | None = None,
+    ) -> ArrayRecord | None:
+        """Begin to record a round; the model after it, None where nothing came of it."""
+        step = self._step(start, made) if admitted.updates.clients else "no usable answer came"
+        if isinstance(step, str):
+            log(WARNING, "fedcrab: round %d leaves the model as it was: %s", index + 1, step)
+            self._skip(index, start, admitted, step, began)
+            return None
+        after = start + step
+        measured = self._measures.after(index, start, after, admitted.losses)
+        times = _times(began)
+        self._write(Round(index, start, admitted.updates, step, *measured, admitted.rejected, *times))
+        return self.model.arrays(after)
+
+    def _step(self, start: Vector, made: ArrayRecord | None) -> Vector | str:
+        """G_t = M_{t+1} - M_t, or why there is none."""
+        if made is None:
+            return "the strategy made nothing of the answers"
+        with np.errstate(over="ignore", invalid="ignore"):
+            try:
+                after = self.model.flatten(made)
+            except ValueError as error:
+                raise ConfigError(
+                    f"the strategy's model is not the one that was begun with: {error}"
+                ) from error
+            self._round_off(after)
+            step = after - start
+            sound = is_finite(step) and is_finite(start + step)  # which is the model that goes on
+        return step if sound else "the strategy's model is not finite"
+
+    def _round_off(self, vector: Vector) -> None:
+        """Counters stay whole, whatever was averaged."""
+        for field, view in zip(
+            self.model.layout.fields, self.model.layout.views(vector).values(), strict=True
+        ):
+            if field.integer:
+                np.rint(view, out=view)
+
+    def _skip(self, index: int, start: Vector, admitted: Admitted, why: str, began: datetime | None) -> None:
+        """A round in which nobody counted: what was sent did not move the model."""
+        unused = tuple(Rejection(client, why) for client in admitted.updates.clients)
+        rejected = tuple(sorted((*admitted.rejected, *unused), key=lambda r: r.client))
+        loss, divergence = self._measures.after(index, start, start, ())
+        nothing = admitted.updates.only(())
+        step, times = np.zeros_like(start), _times(began)
+        self._write(Round(index, start, nothing, step, loss, divergence, rejected, *times))
+
+    def _write(self, round: Round) -> None:
+        self.settle()
+        self._writing = self._beside.submit(self.history.record, round)
+
+    def settle(self) -> None:
+        """Wait until the last round is on the disk, whole; what kept it from there is raised here."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+            self._tell_head()
+
+    def _tell_head(self) -> None:
+        """Log the head, for whoever keeps logs elsewhere: nobody can rewrite the history and match it."""
+        if self._head_every and self.rounds % self._head_every == 0:
+            head = self.history.contents.head
+            log(INFO, "fedcrab: head after round %d of %s: %s", self.rounds, self.history.path, head)
+
+    def end(self, *, keep_open: bool) -> None:
+        """The training has ended."""
+        try:
+            self.settle()
+            if not keep_open:
+                self.history.close()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the history, once the last round is written or has failed to be."""
+        self._beside.shutdown()
+        error = self._writing.exception() if self._writing else None
+        if error is not None:
+            log(ERROR, "fedcrab: %s", error)
+        self.history.release()
+
+
+def _times(began: datetime | None) -> tuple[datetime, datetime]:
+    """When a round began and ended, now; a clock that was set back meanwhile does not turn them round."""
+    now = utc_now()
+    return (now, now) if began is None else (began, max(began, now))

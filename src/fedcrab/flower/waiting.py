@@ -1,0 +1,224 @@
+"""Asking nodes and waiting for them: a deadline, a quorum and attempts of our own.
+
+An answer is told by the message that it replies to, never by what it says of itself: an error comes with
+the SuperLink's id. Each node counts once, by its first usable answer, however often it was asked.
+
+A grid around a grid that waits as it is told to: deadline, quorum, attempts, and no endless wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from logging import WARNING
+from math import ceil, isfinite
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore import log
+from flwr.supercore.run import Run
+
+from fedcrab.errors import ConfigError, FleetError
+
+SHORTEST, WAIT = 0.05, 0.02  # seconds between two looks, and as a share of the wait so far
+Reason = str
+Judge = Callable[[int, Message], Reason | None]  # why the answer of a node cannot be used, or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to wait for clients, and for how many."""
+
+    deadline: float = 600.0  # seconds that an attempt may take
+    quorum: float = 0.5  # the share of those asked whose usable answers a round needs; at least one client
+    attempts: int = 3  # how often a round is tried before giving up
+    pause: float = 5.0  # seconds before the second attempt, twice as long before the third, and so on
+    poll: float = 1.0  # seconds between two looks at most; a fiftieth of the wait before that
+
+    def __post_init__(self) -> None:
+        times = self.deadline, self.poll, self.pause
+        if not all(isfinite(t) and t >= 0 for t in times) or not self.deadline or not self.poll:
+            raise ConfigError(f"deadline, poll and pause must be numbers of seconds, got {times}")
+        if not (isfinite(self.quorum) and 0 < self.quorum <= 1):
+            raise ConfigError(f"quorum must be above 0 and at most 1, got {self.quorum}")
+        if self.attempts < 1:
+            raise ConfigError(f"attempts must be 1 or more, got {self.attempts}")
+
+    def enough(self, asked: int) -> int:
+        """How many usable answers are needed of so many."""
+        return max(1, ceil(self.quorum * asked - 1e-9))
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which no answer is looked at any more."""
+        pauses = self.pause * float(2 ** (self.attempts - 1) - 1)
+        return self.attempts * self.deadline + pauses + 60.0
+
+
+@dataclass(slots=True)
+class Replies:
+    """What came back, by node."""
+
+    usable: dict[int, Message] = field(default_factory=dict)
+    failed: dict[int, Reason] = field(default_factory=dict)  # of those without a usable answer
+    sent: dict[str, int] = field(default_factory=dict)  # every message that went out, with its node
+
+
+def ask_nodes(grid: Grid, messages: Iterable[Message], patience: Patience, judge: Judge) -> Replies:
+    """Send, wait, and try again where too few answer; FleetError where they still do."""
+    wanted = {m.metadata.dst_node_id: m for m in messages}
+    if not wanted:
+        return Replies()
+    replies, waiting = Replies(), dict[str, int]()
+    for attempt in range(patience.attempts):
+        open_nodes = [node for node in wanted if node not in replies.usable]
+        waiting |= _send(grid, [wanted[node] for node in open_nodes], patience, replies, again=attempt > 0)
+        _collect(grid, waiting, patience, judge, replies)
+        if len(replies.usable) >= patience.enough(len(wanted)):
+            return replies
+        log(WARNING, "fedcrab: attempt %d: %s", attempt + 1, _told(wanted, replies))
+        if attempt + 1 < patience.attempts:
+            time.sleep(patience.pause * 2**attempt)
+    raise FleetError(
+        f"{_told(wanted, replies)}, in {patience.attempts} attempts of {patience.deadline:g} s each; "
+        f"a quorum of {patience.enough(len(wanted))} is needed"
+    )
+
+
+def _send(
+    grid: Grid, messages: Sequence[Message], patience: Patience, replies: Replies, *, again: bool
+) -> dict[str, int]:
+    """Push messages; the ids of those that went out, with their nodes."""
+    if again:
+        messages = [_ask_again(m) for m in messages]
+    for message in messages:
+        message.metadata.ttl = min(message.metadata.ttl, patience.longest)  # nobody takes it up after that
+    accepted = set(grid.push_messages(messages))
+    sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+    for name, node in sent.items():
+        replies.failed[node] = "did not answer in time" if name in accepted else "could not be reached"
+    replies.sent |= sent
+    return {name: node for name, node in sent.items() if name in accepted}
+
+
+def _ask_again(message: Message) -> Message:
+    old = message.metadata
+    return Message(message.content, old.dst_node_id, old.message_type, group_id=old.group_id)
+
+
+def _collect(grid: Grid, waiting: dict[str, int], patience: Patience, judge: Judge, replies: Replies) -> None:
+    """Take answers in until each node has one that can be used, nothing is to come, or time is up."""
+    begun = time.monotonic()
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None and node not in replies.usable:
+                _take(node, reply, judge, replies)
+        for name in [name for name, node in waiting.items() if node in replies.usable]:
+            del waiting[name]
+        waited = time.monotonic() - begun
+        if not waiting or waited >= patience.deadline:
+            return
+        time.sleep(min(patience.poll, max(SHORTEST, WAIT * waited)))
+
+
+def _take(node: int, reply: Message, judge: Judge, replies: Replies) -> None:
+    reason = unusable(reply) or judge(node, reply)
+    if reason:
+        replies.failed[node] = reason
+    else:
+        replies.usable[node] = reply
+        replies.failed.pop(node, None)
+
+
+def unusable(reply: Message) -> Reason | None:
+    """Why there is nothing in a reply to look at, or None."""
+    if reply.has_error():
+        return f"failed: error {reply.error.code}: {(reply.error.reason or 'no reason given')[:300]}"
+    return None if reply.has_content() else "answered with nothing"
+
+
+def _told(wanted: Mapping[int, Message], replies: Replies) -> str:
+    reasons = sorted({" ".join(reason.split())[:120] for reason in replies.failed.values()})
+    why = f" ({'; '.join(reasons[:3])})" if reasons else ""
+    return f"{len(replies.usable)} of {len(wanted)} clients gave a usable answer{why}"
+
+
+class PatientGrid(Grid):
+    """Training messages need a quorum of usable answers; others wait until the deadline at most."""
+
+    def __init__(self, grid: Grid, patience: Patience, judge: Judge) -> None:
+        self._grid, self._patience, self._judge = grid, patience, judge
+        self._waiting_since: float | None = None
+        self.replies = Replies()  # of the last training messages
+
+    def set_run(self, run: Run) -> None:
+        """As the grid inside."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """As the grid inside."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """As the grid inside."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The connected nodes; a strategy that waits for more of them is stopped in the end."""
+        found = list(self._grid.get_node_ids())
+        now = time.monotonic()
+        self._waiting_since = self._waiting_since or now
+        if now - self._waiting_since > self._patience.deadline:
+            raise FleetError(
+                f"{len(found)} clients are connected, and the strategy has waited "
+                f"{self._patience.deadline:g} s for more; start SuperNodes, or ask for fewer of them"
+            )
+        return found
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """As the grid inside."""
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """As the grid inside."""
+        self._waiting_since = None
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """As the grid inside."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """One usable answer a node at most; who gave none is told in ``replies``."""
+        messages = list(messages)
+        self._waiting_since = None
+        deadline = min(self._patience.deadline, timeout or self._patience.deadline)
+        patience = replace(self._patience, deadline=deadline)
+        if all(m.metadata.message_type == MessageType.TRAIN for m in messages):
+            self.replies = ask_nodes(self._grid, messages, patience, self._judge)
+            return list(self.replies.usable.values())
+        return _without_quorum(self._grid, messages, patience)
+
+
+def _without_quorum(grid: Grid, messages: list[Message], patience: Patience) -> list[Message]:
+    """What comes by the deadline, be it nothing."""
+    try:
+        replies = ask_nodes(
+            grid, messages, replace(patience, attempts=1, quorum=1e-9), lambda _node, _reply: None
+        )
+    except FleetError:
+        return []
+    return list(replies.usable.values())

@@ -1,0 +1,296 @@
+"""A history: what a server keeps while a model trains, and what can be read of it later.
+
+Making a new history: built beside its place, then moved there in one step.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.errors import ConfigError, DamagedError, HistoryError
+from fedcrab.files import file_errors, make_directory
+from fedcrab.history.chain import GENESIS, LEDGER, SNAPSHOTS, Head, link
+from fedcrab.history.ledger import Ledger
+from fedcrab.history.ledger_state import LedgerState
+from fedcrab.history.limits import check_charter, real
+from fedcrab.history.packed import packed_errors, packed_updates, rebuilt_error, rebuilt_model
+from fedcrab.history.records import RoundRecord, Settings
+from fedcrab.history.selection import Selection, Selective
+from fedcrab.history.snapshots import Snapshots
+from fedcrab.history.verify import check_directory, load_state, verify
+from fedcrab.history.writer import Writer
+from fedcrab.types import ClientId, Layout, Round, Updates, Vector
+
+
+def create(path: Path, charter: Settings, initial_model: Vector) -> None:
+    """Lay a new history down at ``path``, whole or not at all. The name is durable once it is resumed."""
+    check_charter(charter, initial_model)
+    with file_errors(f"{path}: not created"):
+        if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+            if _is_left_over(path, charter, initial_model):
+                return
+            raise HistoryError(f"{path}: there is something already; choose another place, or resume it")
+        make_directory(path.parent)
+        with _building_site(path) as site:
+            _build(site, charter, initial_model)
+            load_state(site)  # what cannot be read back gets no name
+            site.rename(path)
+
+
+def _is_left_over(path: Path, charter: Settings, initial_model: Vector) -> bool:
+    """Whether this is what the same call left when it failed after the move: ours, and no round in it."""
+    if path.is_symlink() or not (path / LEDGER).is_file():
+        return False
+    try:
+        found = load_state(path)
+    except DamagedError:
+        return False
+    model = Snapshots(path / SNAPSHOTS).hash_of(charter.layout, initial_model)
+    wanted = replace(charter, initial_model=model, seed=found.charter.seed)
+    return found.entries == 1 and wanted.facts() == found.charter.facts()
+
+
+def _build(site: Path, charter: Settings, initial_model: Vector) -> None:
+    snapshots = Snapshots(site / SNAPSHOTS)
+    snapshots.directory.mkdir()
+    charter = replace(charter, initial_model=snapshots.put_model(charter.layout, initial_model))
+    snapshots.settle()
+    digest = link(GENESIS, charter)
+    ledger = Ledger(site / LEDGER)
+    try:
+        ledger.lay_out()
+        ledger.append([(0, charter, digest)])
+        ledger.checkpoint()
+    finally:
+        ledger.close()
+    Head(1, digest, None).write(site)
+
+
+@contextmanager
+def _building_site(path: Path) -> Iterator[Path]:
+    """A locked directory beside ``path``; what killed builders left there is cleared away first."""
+    prefix = f".{path.name}.creating-"
+    for abandoned in path.parent.glob(f"{prefix}*"):
+        with suppress(OSError), _locked(abandoned):
+            shutil.rmtree(abandoned)
+    site = path.parent / f"{prefix}{secrets.token_hex(8)}"
+    site.mkdir()
+    with _locked(site):
+        try:
+            yield site
+        except BaseException:
+            shutil.rmtree(site, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+class History:
+    """A training as it was recorded. Made by :meth:`create`, :meth:`resume` or :meth:`open`."""
+
+    def __init__(self, path: Path, contents: LedgerState | Writer) -> None:
+        self.path = path
+        self._writer = contents if isinstance(contents, Writer) else None
+        self._read = contents if isinstance(contents, LedgerState) else None
+        self._snapshots = Snapshots(path / SNAPSHOTS)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        initial_model: Vector,
+        *,
+        initial_loss: float,
+        selection: Selection | None = None,
+        layout: Layout | None = None,
+        aggregation: str = "fedavg",
+        seed: int | None = None,
+        gram_limit: int = 1000,
+        sketch_size: int = 256,
+        notes: str = "",
+    ) -> History:
+        """Begin a history in a new directory; whole when this returns.
+
+        Where it fails there is nothing, or an empty history that the same call takes up.
+        ``aggregation`` is the name of the rule that makes the aggregates. ``seed`` draws the sketches of
+        rounds with more than ``gram_limit`` clients; clients must not know it, and the system draws it
+        unless it is given. ``notes`` are kept as they are, newlines included: a configuration, say. All
+        limits are asked before anything is created; a ConfigError says which one is in the way.
+        """
+        charter = Settings(
+            layout=Layout.flat(int(np.size(initial_model))) if layout is None else layout,
+            selection=Selective() if selection is None else selection,
+            aggregation=aggregation,
+            initial_model="",
+            initial_loss=real("initial_loss", initial_loss, error=ConfigError),
+            seed=secrets.randbits(63) if seed is None else seed,
+            gram_limit=gram_limit,
+            sketch_size=sketch_size,
+            notes=notes,
+        )
+        create(Path(path), charter, initial_model)
+        return cls.resume(path)
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str]) -> History:
+        """Go on writing a history, from its last acknowledged round; a second writer is refused."""
+        check_directory(Path(path))
+        return cls(Path(path), Writer(Path(path)))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> History:
+        """Read a history, also while it is written: the rounds committed by now, all checked."""
+        return cls(Path(path), load_state(Path(path)))
+
+    @staticmethod
+    def verify(
+        path: str | os.PathLike[str],
+        *,
+        head: str | None = None,
+        key: str | os.PathLike[str] | None = None,
+    ) -> list[str]:
+        """Everything that is damaged, a sentence each; empty where every byte is as it was written.
+
+        ``head`` is one noted elsewhere, which must be in the chain; ``key`` the file of a public key, by
+        which the history must have been signed (``fedcrab seal``).
+        """
+        return verify(Path(path), head=head, key=Path(key) if key else None).problems
+
+    def record(self, round: Round) -> None:
+        """Add a round; it is on the disk, whole, when this returns."""
+        if self._writer is None:
+            raise HistoryError(f"{self.path}: opened for reading; History.resume opens it for writing")
+        self._writer.record(round)
+
+    def close(self) -> None:
+        """Decide the open window and seal the history; for a reader, nothing."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None  # from here on it is read as anybody reads it
+
+    def release(self) -> None:
+        """Stop writing without closing the history; :meth:`resume` goes on from here."""
+        if self._writer is not None:
+            self._writer.release()
+            self._writer = None  # from here on it is read as anybody reads it
+
+    def __enter__(self) -> History:
+        """Closed at the end of the block, or only released where the block failed."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.release()
+
+    @property
+    def contents(self) -> LedgerState:
+        """All entries, and what follows from them."""
+        if self._writer is not None:
+            return self._writer.contents
+        if self._read is None:
+            self._read = load_state(self.path)
+        return self._read
+
+    @property
+    def charter(self) -> Settings:
+        """What was fixed at creation."""
+        return self.contents.charter
+
+    @property
+    def rounds(self) -> Sequence[RoundRecord]:
+        """Every round, kept or not."""
+        return self.contents.rounds
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The rounds whose models are kept."""
+        return self.contents.kept
+
+    @property
+    def closed(self) -> bool:
+        """Whether the training has ended."""
+        return self.contents.closed
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Every client that was ever part of a round."""
+        return tuple(sorted({client for entry in self.rounds for client in entry.clients}))
+
+    def model(self, round: int) -> Vector:
+        """M_t of a kept or pending round, checked against its hash.
+
+        By ``Compact`` also of dropped rounds: the nearest earlier exact model plus the packed steps since.
+        """
+        if self._keeps_exactly(round):
+            return self._snapshots.model(self.rounds[round].start, self.charter.layout)
+        return rebuilt_model(self._snapshots, self.contents, round)
+
+    def model_error(self, round: int) -> float:
+        """A bound of ‖model(round) - M_t‖ over the trained numbers: 0 where the model was kept exactly."""
+        if self._keeps_exactly(round):
+            return 0.0
+        return rebuilt_error(self._snapshots, self.contents, round)
+
+    def _keeps_exactly(self, round: int) -> bool:
+        """Whether a round's model is kept as it was, or can be rebuilt; refused where neither holds."""
+        known = 0 <= round < len(self.rounds)
+        if known and (self.contents.packed or self.contents.has_exact_model(round)):
+            return self.contents.has_exact_model(round)
+        raise HistoryError(f"{self.path}: the model before round {round} was not kept")
+
+    def initial_model(self) -> Vector:
+        """M_0."""
+        return self._snapshots.model(self.charter.initial_model, self.charter.layout)
+
+    def final_model(self) -> Vector:
+        """The model after the last round, from which training goes on."""
+        last = self.rounds[-1].after if self.rounds else self.charter.initial_model
+        return self._snapshots.model(last, self.charter.layout)
+
+    def updates(self, round: int) -> Updates:
+        """The update vectors of a round, where the selection keeps them; by ``Compact`` as packed."""
+        entry = self.rounds[round] if 0 <= round < len(self.rounds) else None
+        if entry is None or entry.updates is None or not self.contents.has_updates(round):
+            raise HistoryError(
+                f"{self.path}: round {round} keeps no update vectors; Compact() and Everything() keep them"
+            )
+        if self.contents.packed:
+            return packed_updates(self._snapshots, self.contents, round)
+        shape = (len(entry.clients), self.charter.layout.size)
+        vectors = self._snapshots.array(entry.updates, "updates", shape, "F32")
+        return Updates(entry.clients, np.asarray(vectors, np.float32), entry.examples)
+
+    def update_errors(self, round: int) -> NDArray[np.float64]:
+        """‖q - u‖ of each client's stored update over the trained numbers; zeros where they are exact."""
+        if self.contents.packed and 0 <= round < len(self.rounds):
+            return packed_errors(self._snapshots, self.contents, round)
+        return np.zeros(len(self.updates(round).clients))
+
+    def bytes(self) -> dict[str, int]:
+        """What it takes on disk: the ledger, the snapshots, both."""
+        ledger = sum(p.stat().st_size for p in self.path.iterdir() if p.is_file())
+        snapshots = sum(p.stat().st_size for p in self._snapshots.files() if p.is_file())
+        return {"ledger": ledger, "snapshots": snapshots, "total": ledger + snapshots}

@@ -1,0 +1,210 @@
+"""What a history can hold, asked before anything is written: what passes here can be read back.
+
+Reading refuses what is beyond its bounds (:mod:`fedcrab.history.ledger_reader`,
+:mod:`fedcrab.history.snapshots`), because a ledger may come from a stranger. Writing asks with the same
+constants, and with the parser itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.admission import LONGEST_TEXT, as_printable, no_updates, unusable_rows
+from fedcrab.errors import ConfigError, DamagedError, RecordError, shown
+from fedcrab.history.chain import GENESIS
+from fedcrab.history.ledger_reader import LONGEST_JSON, MOST_NUMBERS, parse_charter
+from fedcrab.history.records import Settings
+from fedcrab.history.selection import KINDS, Selection
+from fedcrab.history.snapshots import HEADER, RESERVED, header
+from fedcrab.types import Field, Layout, Rejection, Round, Updates, Vector
+from fedcrab.vectors import BLOCK, is_finite
+
+MOST_POINTS = (
+    15_000  # clients and earlier means whose exact coordinates, a triangle, SQLite takes as one value
+)
+MOST_COORDINATES = 10**8  # of a round, sketched or not: 800 MB, and SQLite takes less than 1 GB
+MOST_SEED = 2**128
+
+
+def check_charter(charter: Settings, model: Vector) -> None:
+    """What is fixed at creation can be written and read back; else a ConfigError says what cannot."""
+    _check_layout(charter.layout)
+    size = charter.layout.size
+    if not _are_float32(model, size) or not is_finite(model):
+        raise ConfigError(f"the initial model must be {size} finite float32 numbers")
+    _check_text("the name of the aggregation", charter.aggregation)
+    if not isinstance(charter.notes, str):
+        raise ConfigError(f"notes must be a text, got {shown(charter.notes)}")
+    for name, value, least, most in (
+        ("gram_limit", charter.gram_limit, 1, MOST_POINTS),
+        ("sketch_size", charter.sketch_size, 1, MOST_COORDINATES),
+        ("seed", charter.seed, 0, MOST_SEED),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ConfigError(f"{name} must be a whole number of {least} to {most}, got {shown(value)}")
+    _check_selection(charter.selection, charter.gram_limit)
+    _check_size(charter)
+    _check_by_reading(charter)
+
+
+def _check_layout(layout: Layout) -> None:
+    if not isinstance(layout, Layout):
+        raise ConfigError(f"the layout must be a fedcrab.Layout, got {shown(layout)}")
+    for field in layout.fields:
+        _check_field(field)
+
+
+def _check_field(field: Field) -> None:
+    _check_text("the name of a tensor", field.name)
+    if field.name == RESERVED:
+        raise ConfigError(f"no tensor can be called {RESERVED!r}, which safetensors keeps for itself")
+    dimensions = field.shape if isinstance(field.shape, tuple) else (None,)
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in dimensions):
+        raise ConfigError(
+            f"tensor {field.name!r}: a shape is a tuple of whole numbers, got {shown(field.shape)}"
+        )
+    if prod(max(n, 1) for n in field.shape) > MOST_NUMBERS:
+        raise ConfigError(f"tensor {field.name!r}: shape {shown(field.shape)} is beyond any machine")
+    if not isinstance(field.trained, bool) or not isinstance(field.integer, bool):
+        raise ConfigError(f"tensor {field.name!r} must be said to be trained or not, integer or not")
+
+
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str) or not text.isprintable() or len(text) > LONGEST_TEXT:
+        raise ConfigError(
+            f"{what} must be printable and of at most {LONGEST_TEXT} characters, got {shown(text, 80)}"
+        )
+
+
+def _check_selection(selection: Selection, gram_limit: int) -> None:
+    if not isinstance(selection, Selection):
+        raise ConfigError(f"the selection must be one of {', '.join(KINDS)}, got {shown(selection)}")
+    if gram_limit + _longest_window(selection) > MOST_POINTS:
+        raise ConfigError(
+            f"gram_limit and max_window together must be at most {MOST_POINTS}, "
+            f"got {gram_limit} and {_longest_window(selection)}"
+        )
+
+
+def _longest_window(selection: Selection) -> int:
+    return int(getattr(selection, "max_window", 1))
+
+
+def _check_size(charter: Settings) -> None:
+    """The charter is one text of JSON, and the tensors' names are in the head of each model's file."""
+    length, tensors = len(_as_json(charter)), len(charter.layout.fields)
+    if length > LONGEST_JSON:
+        raise ConfigError(
+            f"{tensors} tensors and notes of {len(charter.notes)} characters take {length} characters of "
+            f"JSON, and a history can describe itself in {LONGEST_JSON}; shorten the notes"
+        )
+    if len(header(charter.layout)) > HEADER:
+        raise ConfigError(f"{tensors} tensors with these names are more than a history can describe")
+
+
+def _as_json(charter: Settings) -> str:
+    """As the ledger will have it: the hash of the model is not known yet, but its length is."""
+    return json.dumps(replace(charter, initial_model=GENESIS).to_table())
+
+
+def _check_by_reading(charter: Settings) -> None:
+    """The reader itself has the last word, on whatever limit it has or will have."""
+    try:
+        parse_charter({"settings": _as_json(charter)})
+    except (DamagedError, ConfigError) as error:
+        raise ConfigError(f"this could not be read back: {error}") from error
+
+
+def checked_round(round: Round, charter: Settings, expected: int) -> Round:
+    """The round with plain numbers and printable rejections, fit to be recorded; else a RecordError.
+
+    Nothing is left out here: what was aggregated is what is recorded.
+    """
+    if not isinstance(round, Round) or not isinstance(round.updates, Updates):
+        raise RecordError(f"a fedcrab.Round with fedcrab.Updates is recorded, got {shown(round)}")
+    index = _index(round.index, expected)
+    for name, vector in (("start", round.start), ("aggregate", round.aggregate)):
+        _check_vector(f"round {index}: {name}", vector, charter.layout.size)
+    _check_updates(index, round, charter)
+    if not all(is_finite(part) for part in _sums(round.start, round.aggregate)):
+        raise RecordError(
+            f"round {index}: start + aggregate is beyond float32, so no round could follow; "
+            "leave the model as it is, and those who answered out of the round"
+        )
+    return replace(
+        round,
+        index=index,
+        updates=round.updates if round.updates.clients else no_updates(charter.layout.size),
+        loss=real(f"round {index}: the loss", round.loss),
+        divergence=real(f"round {index}: the divergence", round.divergence),
+        rejected=_rejected(index, round.rejected),
+    )
+
+
+def _index(index: object, expected: int) -> int:
+    if isinstance(index, int | np.integer) and not isinstance(index, bool):
+        whole = int(index)
+        if whole >= 0 and whole in (expected, expected - 1):
+            return whole
+    raise RecordError(f"round {expected} comes next, got round {shown(index)}")
+
+
+def _are_float32(vector: object, size: int) -> bool:
+    return isinstance(vector, np.ndarray) and vector.shape == (size,) and vector.dtype == np.float32
+
+
+def _check_vector(what: str, vector: object, size: int) -> None:
+    if not _are_float32(vector, size):
+        found = f"{vector.dtype} of shape {vector.shape}" if isinstance(vector, np.ndarray) else shown(vector)
+        raise RecordError(f"{what} must be {size} float32 numbers, got {found}")
+    if not is_finite(np.asarray(vector)):
+        raise RecordError(
+            f"{what} is not finite; pass what clients send through fedcrab.admit before aggregating"
+        )
+
+
+def _check_updates(index: int, round: Round, charter: Settings) -> None:
+    updates = round.updates
+    for client, reason in unusable_rows(updates, size=charter.layout.size).items():
+        raise RecordError(
+            f"round {index}: client {shown(client)} is in the aggregate and cannot be recorded: {reason}; "
+            "pass what clients send through fedcrab.admit before aggregating"
+        )
+    if not updates.clients and np.any(round.aggregate):
+        raise RecordError(f"round {index}: nobody's update is in it, so its aggregate must be zero")
+    points = len(updates.clients) + _longest_window(charter.selection) + 1
+    if len(updates.clients) > charter.gram_limit and points * charter.sketch_size > MOST_COORDINATES:
+        raise RecordError(
+            f"round {index}: {len(updates.clients)} clients in sketches of {charter.sketch_size} numbers are "
+            "more than a ledger takes in one round; create the history with a smaller sketch_size"
+        )
+
+
+def _sums(start: Vector, aggregate: Vector) -> Iterator[NDArray[np.float32]]:
+    """``start + aggregate`` a block at a time."""
+    with np.errstate(over="ignore"):
+        for at in range(0, len(start), BLOCK):
+            yield start[at : at + BLOCK] + aggregate[at : at + BLOCK]
+
+
+def _rejected(index: int, rejected: object) -> tuple[Rejection, ...]:
+    if not isinstance(rejected, tuple | list) or not all(isinstance(r, Rejection) for r in rejected):
+        raise RecordError(f"round {index}: rejected must be a tuple of Rejections, got {shown(rejected)}")
+    return tuple(map(as_printable, rejected))
+
+
+def real(what: str, value: object, *, error: type[Exception] = RecordError) -> float:
+    """A number as a float, infinite or not a number where it is so."""
+    cause: Exception | None = None
+    if not isinstance(value, str | bytes) and getattr(value, "shape", ()) == ():
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except Exception as failed:  # whatever a stranger's __float__ does
+            cause = failed
+    raise error(f"{what} must be a number, got {shown(value)}") from cause

@@ -1,0 +1,82 @@
+"""The formats of a ledger, and how each becomes the next.
+
+A new ledger is laid out as format 1 and brought to the newest format by the same statements that migrate an
+old one, so both have the same tables to the letter. The number of the format is SQLite's ``user_version``
+(0 in format 1). A closed history keeps its format for ever; an open one is migrated when it is resumed.
+
+**To add a column:** one more format in ``CHANGES`` (columns can only be added, and older rows have NULL in
+them), one field of the entry, which ``facts`` gives only where it is there, one line where ``parsing`` reads
+and one where ``ledger`` writes. A row without the new value hashes as it did before, so no chain changes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from functools import cache
+
+from fedcrab.errors import HistoryError
+
+FIRST = (
+    "CREATE TABLE charter (entry INTEGER PRIMARY KEY, settings TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE rounds (entry INTEGER PRIMARY KEY, round INTEGER NOT NULL, loss REAL, divergence REAL, "
+    "start TEXT NOT NULL, after TEXT NOT NULL, mean TEXT NOT NULL, updates TEXT, "
+    "compared_with TEXT NOT NULL, sketched INTEGER NOT NULL, coordinates BLOB NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE clients (round INTEGER NOT NULL, client TEXT NOT NULL, examples REAL NOT NULL, "
+    "norm REAL NOT NULL, cosine REAL NOT NULL, selected INTEGER NOT NULL, sha256 TEXT NOT NULL, "
+    "PRIMARY KEY (round, client)) WITHOUT ROWID",
+    "CREATE TABLE rejections (round INTEGER NOT NULL, place INTEGER NOT NULL, client TEXT NOT NULL, "
+    "reason TEXT NOT NULL, PRIMARY KEY (round, place)) WITHOUT ROWID",
+    "CREATE TABLE windows (entry INTEGER PRIMARY KEY, number INTEGER NOT NULL, first INTEGER NOT NULL, "
+    "last INTEGER NOT NULL, chosen TEXT NOT NULL, reference REAL, hash TEXT NOT NULL)",
+    "CREATE TABLE closing (entry INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, hash TEXT NOT NULL)",
+)
+CHANGES: Mapping[int, tuple[str, ...]] = {
+    1: FIRST,
+    2: (  # when a round began and ended, UTC
+        "ALTER TABLE rounds ADD COLUMN began TEXT",
+        "ALTER TABLE rounds ADD COLUMN ended TEXT",
+    ),
+}
+FORMAT = max(CHANGES)
+
+
+def format_of(connection: sqlite3.Connection) -> int:
+    """The format of a ledger's tables; one that this program does not know is refused."""
+    number: int = connection.execute("PRAGMA user_version").fetchone()[0] or 1
+    if number not in CHANGES:
+        raise HistoryError(
+            f"the ledger has format {number}, this program reads formats 1 to {FORMAT}; use a newer fedcrab"
+        )
+    return number
+
+
+def migrate(connection: sqlite3.Connection, *, found: int) -> None:
+    """Bring tables of the format ``found`` (0: none yet) to the newest, in one transaction or not at all."""
+    if found == FORMAT:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _change(connection, found, FORMAT)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _change(connection: sqlite3.Connection, found: int, wanted: int) -> None:
+    for number in range(found + 1, wanted + 1):
+        for statement in CHANGES[number]:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version={wanted if wanted > 1 else 0}")
+
+
+@cache
+def schema(number: int) -> frozenset[str]:
+    """The statements by which SQLite describes the tables of a format."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        _change(connection, 0, number)
+        rows = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        return frozenset(row[0] for row in rows)

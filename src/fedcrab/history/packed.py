@@ -1,0 +1,68 @@
+"""What ``Compact`` keeps of a round, read again: the updates, and the models that follow from the steps.
+
+The packed file of round t has one row per client, in the order of the ids, and a last row: the step
+G_t = M_{t+1} - M_t. A model that was not kept exactly is the nearest earlier exact one plus the packed steps
+since then; the error of each is at most the sum of the errors measured when the steps were packed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.errors import DamagedError, HistoryError
+from fedcrab.history.compact import Bytes, Packing
+from fedcrab.history.ledger_state import LedgerState
+from fedcrab.history.selection import Compact
+from fedcrab.history.snapshots import Snapshots
+from fedcrab.types import Updates, Vector
+
+
+def packed_updates(snapshots: Snapshots, contents: LedgerState, round: int) -> Updates:
+    """The clients' updates of a round, as they were packed."""
+    entry = contents.rounds[round]
+    vectors = packing_of(contents).unpack(read_packed(snapshots, contents, round)[:-1])
+    return Updates(entry.clients, vectors, entry.examples)
+
+
+def packed_errors(snapshots: Snapshots, contents: LedgerState, round: int) -> NDArray[np.float64]:
+    """‖q - u‖ of each client's update, measured when it was packed."""
+    return packing_of(contents).errors(read_packed(snapshots, contents, round)[:-1])
+
+
+def rebuilt_model(snapshots: Snapshots, contents: LedgerState, round: int) -> Vector:
+    """M_t from the nearest earlier exact model and the packed steps since."""
+    packing, first = packing_of(contents), _exact_before(contents, round)
+    model = snapshots.model(contents.rounds[first].start, contents.charter.layout)
+    for t in range(first, round):
+        model += packing.unpack(read_packed(snapshots, contents, t)[-1:])[0]
+    return model
+
+
+def rebuilt_error(snapshots: Snapshots, contents: LedgerState, round: int) -> float:
+    """Σ ‖q - G_s‖ over the packed steps that a rebuilt model is made of."""
+    packing, rounds = packing_of(contents), range(_exact_before(contents, round), round)
+    return float(sum(packing.errors(read_packed(snapshots, contents, t)[-1:])[0] for t in rounds))
+
+
+def _exact_before(contents: LedgerState, round: int) -> int:
+    return next(t for t in range(round, -1, -1) if contents.has_exact_model(t))
+
+
+def packing_of(contents: LedgerState) -> Packing:
+    """How this history packs its rows."""
+    selection = contents.charter.selection
+    if not isinstance(selection, Compact):
+        raise HistoryError("this history packs no updates; Compact() does")
+    return Packing(contents.charter.layout, selection.bits)
+
+
+def read_packed(snapshots: Snapshots, contents: LedgerState, round: int) -> Bytes:
+    """The packed rows of a round, every byte checked."""
+    entry, packing = contents.rounds[round], packing_of(contents)
+    if entry.updates is None:
+        raise DamagedError(f"round {round} has no packed updates, which its selection keeps")
+    shape = (len(entry.clients) + 1, packing.width)
+    packed = np.asarray(snapshots.array(entry.updates, "packed", shape, "U8"), np.uint8)
+    packing.check(packed)
+    return packed

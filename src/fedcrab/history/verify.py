@@ -1,0 +1,211 @@
+"""Whether a history is what its hashes say: quick for every reader, thorough for ``verify``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import Any
+
+import numpy as np
+
+from fedcrab.errors import DamagedError, HistoryError
+from fedcrab.files import TEMPORARY, is_locked
+from fedcrab.history.anchor import (
+    SIGNATURE,
+    Anchors,
+    anchor_problems,
+    checked_head,
+    read_signature,
+    write_signature,
+)
+from fedcrab.history.chain import HEAD, LEDGER, SNAPSHOTS, Head
+from fedcrab.history.consistency import round_problems, updates_problems
+from fedcrab.history.ledger_reader import read_entries
+from fedcrab.history.ledger_state import LedgerState, NeededFile, audit
+from fedcrab.history.packed import read_packed
+from fedcrab.history.signature import check_private
+from fedcrab.history.snapshots import ENDING, Snapshots, is_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What ``verify`` found: whole where there are no problems."""
+
+    problems: list[str]
+    head: str | None = None  # the hash of the last entry; None where the ledger cannot be read
+    rounds: int = 0
+    closed: bool = False
+    anchored: int | None = None  # the first rounds that the given head covers
+    signature: str = "none"  # ``none``, ``not checked`` or ``holds``, for the given key
+    signed: int | None = None  # the first rounds that the signature covers
+
+
+def load_state(directory: Path, *, hold: bool = True) -> LedgerState:
+    """What the ledger says, all of it checked; the first thing that is wrong is raised.
+
+    A writer does not ``hold`` the rounds in memory: they are read from the ledger again when asked for.
+    """
+    check_directory(directory)
+    contents, problems = _examine(directory, hold=hold)
+    if problems or contents is None:
+        raise DamagedError(f"{problems[0]}; 'fedcrab verify' tells what else is damaged")
+    return contents
+
+
+def verify(directory: Path, *, head: str | None = None, key: Path | None = None) -> Verdict:
+    """Check the ledger, every byte of every snapshot, and whatever numbers must agree with each other.
+
+    ``head`` is one noted elsewhere: it must be in the chain. ``key`` is a public key: the history must have
+    been signed with its private one (:func:`seal`).
+    """
+    check_directory(directory)
+    head = None if head is None else checked_head(head)
+    signed, unreadable = _signature(directory)
+    anchors = Anchors(frozenset({h for h in (head, (signed or {}).get("head")) if h}))
+    contents, problems = _examine(directory, anchors)
+    if contents is None:
+        return Verdict(problems + unreadable)
+    problems += [f"{directory / LEDGER}: {p}" for entry in contents.rounds for p in round_problems(entry)]
+    problems += _snapshot_problems(directory, contents)
+    problems += _seal_problems(directory, contents)
+    problems += _strangers(directory, contents)
+    problems += unreadable or anchor_problems(directory, anchors, head=head, signed=signed, key=key)
+    return Verdict(
+        problems,
+        contents.head,
+        len(contents.rounds),
+        contents.closed,
+        anchored=anchors.found.get(head or ""),
+        signature="none" if signed is None else "not checked" if key is None or problems else "holds",
+        signed=anchors.found.get(signed["head"]) if signed else None,
+    )
+
+
+def seal(directory: Path, key: Path) -> dict[str, Any]:
+    """Sign the head of a history with a private key; one that is damaged is not signed."""
+    check_private(key)
+    if problems := verify(directory).problems:
+        raise DamagedError(f"{problems[0]}; what is damaged is not signed")
+    return write_signature(directory, load_state(directory), key)
+
+
+def _signature(directory: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    try:
+        return read_signature(directory), []
+    except DamagedError as error:
+        return None, [str(error)]
+
+
+def _seal_problems(directory: Path, contents: LedgerState) -> list[str]:
+    """A closed history has the sha256 of its ledger in the head, unless a writer is about to put it there."""
+    if not contents.closed or is_locked(directory) or Head.read(directory).ledger is not None:
+        return []
+    return [
+        f"{directory / HEAD}: the history is closed, but not sealed: the sha256 of {LEDGER} is missing; "
+        "where the closing was interrupted, History.resume ends it"
+    ]
+
+
+def check_directory(directory: Path) -> None:
+    """There is a directory, and something of a history in it."""
+    if not directory.is_dir():
+        raise HistoryError(f"{directory}: no such directory; a history is made by History.create")
+    if not any((directory / name).exists() for name in (LEDGER, HEAD, SNAPSHOTS)):
+        raise HistoryError(f"{directory}: not a history (there is no {LEDGER} in it)")
+
+
+def _examine(
+    directory: Path, anchors: Anchors | None = None, *, hold: bool = True
+) -> tuple[LedgerState | None, list[str]]:
+    """The ledger against its head, its chain and its own rules."""
+    path = directory / LEDGER
+    try:
+        head = Head.read(directory)  # before the ledger: a writer may be at work, and the ledger grows first
+        problem = _kind_problem(directory) or head.problem(directory)
+        if problem:
+            return None, [problem]
+        placed = read_entries(path, sealed=head.ledger is not None)
+        watched = anchors.watch(placed) if anchors else placed
+        contents, problems = audit(watched, stored=None if hold else path)
+    except DamagedError as error:
+        return None, [str(error)]
+    problems = [f"{path}: {problem}" for problem in problems]
+    if contents is not None and not problems:
+        problems += _tail_problems(path, contents, head)
+    return contents, problems
+
+
+def _is_sealed(directory: Path) -> bool:
+    """Whether the last step of closing was reached; until then unfinished files are no damage."""
+    return Head.read(directory).ledger is not None
+
+
+def _kind_problem(directory: Path) -> str | None:
+    """A thing that is not what it must be: SQLite would follow a link, and wait for ever at a pipe."""
+    kinds = {LEDGER: S_ISREG, f"{LEDGER}-wal": S_ISREG, f"{LEDGER}-shm": S_ISREG, SNAPSHOTS: S_ISDIR}
+    for path in (directory / name for name in kinds):
+        if path.is_symlink():
+            return f"{path}: a link, where the thing itself must be"
+        if path.exists() and not kinds[path.name](path.stat().st_mode):
+            return f"{path}: not a plain file or directory as it must be"
+    return None if (directory / LEDGER).exists() else f"{directory / LEDGER}: missing"
+
+
+def _tail_problems(path: Path, contents: LedgerState, head: Head) -> list[str]:
+    """Entries that were acknowledged and are gone, or were exchanged for others."""
+    if contents.entries < head.entries:
+        lost = head.entries - contents.entries
+        return [f"{path}: the last {lost} acknowledged entries are missing (was the -wal file left behind?)"]
+    if contents.entries == head.entries and contents.head != head.hash:
+        return [f"{path}: the last entry is not the one that {HEAD} names"]
+    return []
+
+
+def _snapshot_problems(directory: Path, contents: LedgerState) -> list[str]:
+    snapshots, problems = Snapshots(directory / SNAPSHOTS), []
+    for digest, need in contents.needed().items():
+        try:
+            _check_snapshot(snapshots, digest, need, contents)
+        except DamagedError as error:
+            problems.append(f"{error} ({need})")
+    return problems
+
+
+def _check_snapshot(snapshots: Snapshots, digest: str, need: NeededFile, contents: LedgerState) -> None:
+    layout = contents.charter.layout
+    if need.kind == "mean":
+        snapshots.array(digest, "mean", (layout.size,), "F64")
+    elif need.kind == "updates":
+        entry = contents.rounds[need.round]
+        vectors = snapshots.array(digest, "updates", (len(entry.clients), layout.size), "F32")
+        for problem in updates_problems(entry, np.asarray(vectors, np.float32), layout.trained()):
+            raise DamagedError(f"{snapshots.path(digest)}: {problem}")
+    elif need.kind == "packed":
+        read_packed(snapshots, contents, need.round)
+    else:
+        snapshots.model(digest, layout)
+
+
+def _strangers(directory: Path, contents: LedgerState) -> list[str]:
+    """Files that a history does not account for; an open one may have unfinished and superseded ones."""
+    snapshots = Snapshots(directory / SNAPSHOTS)
+    sealed = contents.closed and _is_sealed(directory)
+    ours = {directory / LEDGER, directory / HEAD, directory / SIGNATURE, snapshots.directory}
+    ours |= {snapshots.path(digest) for digest in contents.needed()}
+    wal, index = directory / f"{LEDGER}-wal", directory / f"{LEDGER}-shm"
+    for left in (wal, index):  # by a reader who was there while the history was sealed; both say nothing
+        says_nothing = left == index or not sealed or (left.exists() and not left.stat().st_size)
+        if left.is_file() and not left.is_symlink() and says_nothing:
+            ours.add(left)
+    found = [*sorted(directory.iterdir()), *(snapshots.files() if snapshots.directory.is_dir() else ())]
+    strangers = [path for path in found if path not in ours and (sealed or not _is_under_way(path))]
+    return [f"{path}: not a part of this history" for path in strangers]
+
+
+def _is_under_way(path: Path) -> bool:
+    """Whether an open history may have this file: half written, or no longer needed and not deleted yet."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    snapshot = path.parent.name == SNAPSHOTS and path.name.endswith(ENDING) and is_hash(path.stem)
+    return snapshot or (path.name.startswith(".") and path.name.endswith(TEMPORARY))

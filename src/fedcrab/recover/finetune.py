@@ -1,0 +1,65 @@
+"""Finetune: some more rounds with the honest clients, from the poisoned model. What costs least to try.
+
+    M̃ ← M_T;  for r = 0 … rounds - 1:  M̃ ← M̃ + Σ p_c · û^c
+
+over the honest participants c of the last rounds of the training (or ``per_round`` of them, drawn). It needs
+no history beyond the last model, and it does not remove a backdoor: nothing in honest examples speaks against
+one. A method that does not beat it is not worth its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
+from fedcrab.recover.retrain import drawn
+from fedcrab.recover.step import Step, check_answers, check_count, check_epochs, renew
+from fedcrab.rollback.decision import Plan
+from fedcrab.types import ClientId, Fleet
+
+ROUNDS = 10
+
+
+def finetune(
+    plan: Plan,
+    fleet: Fleet,
+    *,
+    aggregate: Aggregate | None = None,
+    epochs: int | None = None,
+    after: Step | None = None,
+    rounds: int = ROUNDS,
+    per_round: int | None = None,
+) -> Iterator[Step]:
+    """Train on from the last model without the malicious clients; only who they are is from the plan.
+
+    Its steps are rounds T, T + 1, …, so that clients who draw by round draw what they have not drawn yet.
+    ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
+    recovery that was interrupted; its like goes on from there.
+    """
+    check_epochs(epochs)
+    check_count("rounds", rounds)
+    if per_round is not None:
+        check_count("per_round", per_round)
+    rule, last = aggregate or fedavg(), len(plan.history.rounds)
+    whom = {last + r: drawn(plan, (last - rounds + r) % last, per_round, last + r) for r in range(rounds)}
+    check_answers(rule, whom)
+    return _train(plan, fleet, rule, epochs, after, whom)
+
+
+def _train(
+    plan: Plan,
+    fleet: Fleet,
+    aggregate: Aggregate,
+    epochs: int | None,
+    after: Step | None,
+    whom: Mapping[int, Sequence[ClientId]],
+) -> Iterator[Step]:
+    layout = plan.history.charter.layout
+    rule = with_buffers(aggregate, layout)
+    model = after.model if after else plan.history.final_model()
+    for t, clients in whom.items():
+        if after and t <= after.round:
+            continue
+        step = renew(fleet, model, clients, round=t, epochs=epochs).applied(model, rule, layout, t)
+        yield step
+        model = step.model

@@ -1,0 +1,102 @@
+// The commands that do what the page shows, quoted for a shell whatever the clients are called.
+
+part(({ plan }) => {
+  if (!plan) return show(byId("commands"), el("p", { class: "empty" }, "Mark a client to see the commands."));
+  const unnameable = plan.malicious.filter((id) => !nameable(id));
+  show(byId("commands"),
+    unnameable.length ? el("p", { class: "note" }, `A command line cannot name ${unnameable.join(" and ")}: that is not an id that a round could have. Leave it unmarked, or decide in Python.`) : shellCommands(plan),
+    command("The same decision in Python, to recover on a fleet of your own", pythonOf(plan)));
+});
+
+function shellCommands(plan) {
+  return [
+    command("The decision, with all its figures", planCommand(plan)),
+    page.facts.simulated ? command("The recovery, on the simulated clients of this history", recoverCommand(plan)) : null,
+    command("Check that nobody has changed this history", `fedcrab verify ${quoted(pathOf())}`),
+  ];
+}
+
+// What the ids of clients that took part are held to.
+function nameable(id) {
+  return id !== "" && id === id.trim();
+}
+
+// As --malicious reads it back: quoted as in CSV, where a comma or anything else of its own is in it.
+function listed(id) {
+  return /[",@]/.test(id) || id === "-" ? `"${id.replaceAll('"', '""')}"` : id;
+}
+
+function optionOf(plan) {
+  return `--malicious=${quoted(namesOf(plan).map(listed).join(","))}`;
+}
+
+// As a shell takes it back, letter for letter.
+function quoted(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+function pathOf() {
+  return page.facts.path.startsWith("-") ? `./${page.facts.path}` : page.facts.path;
+}
+
+function settingsOf(plan) {
+  const same = presetNow();
+  if (same) return same === "hardened" ? "" : ` --preset ${same}`;
+  return ` --beta ${plan.beta} --evidence ${plan.evidence} --rule ${plan.rule}`;
+}
+
+function planCommand(plan) {
+  return `fedcrab plan ${quoted(pathOf())} ${optionOf(plan)}${sinceOption(plan)}${settingsOf(plan)}`;
+}
+
+function recoverCommand(plan) {
+  const same = presetNow();
+  const own = ` --set beta=${plan.beta} --set evidence=${plan.evidence} --set rule=${plan.rule}`;
+  const how = ` --method ${defaultMethod().name}${same ? "" : own}`;
+  return `fedcrab recover ${quoted(pathOf())} ${optionOf(plan)}${sinceOption(plan)}${how} --out recovered`;
+}
+
+// One round for all of them, or one for each.
+function sinceOption(plan) {
+  const since = new Map(Object.entries(plan.since));
+  const rounds = plan.malicious.map((id) => since.get(id) ?? 0);
+  if (rounds.every((round) => round === rounds[0])) return rounds[0] ? ` --since ${rounds[0]}` : "";
+  return [...since].map(([id, round]) => ` --since ${quoted(`${id}@${round}`)}`).join("");
+}
+
+// In the order in which people count them.
+function namesOf(plan) {
+  const marked = new Set(plan.malicious);
+  return [...page.facts.order.map(nameOf).filter((id) => marked.has(id)), ...page.facts.together];
+}
+
+function pythonOf(plan) {
+  const ids = namesOf(plan).map((id) => JSON.stringify(id)).join(", ");
+  const rounds = Object.entries(plan.since).map(([id, round]) => `${JSON.stringify(id)}: ${round}`).join(", ");
+  const since = rounds ? `, since={${rounds}}` : "";
+  return [
+    "import fedcrab",
+    `history = fedcrab.History.open(${JSON.stringify(page.facts.path)})`,
+    `plan = fedcrab.plan(history, malicious={${ids}}, beta=${plan.beta}, evidence="${plan.evidence}", rule="${plan.rule}"${since})`,
+    ...(defaultMethod().pace
+      ? ["for step in fedcrab.recover.replay(plan, fleet): ..."]
+      : [`how = fedcrab.recover.CRAB_PRESETS["${presetNow() ?? "hardened"}"]`, "for step in fedcrab.recover.crab(plan, fleet, **how): ..."]),
+  ].join("\n");
+}
+
+function command(words, text) {
+  const told = el("span", { class: "told", role: "status" });
+  const code = el("pre", { tabindex: 0 }, el("code", {}, text));
+  const copy = el("button", { type: "button", click: () => copyText(text, code, told) }, "Copy");
+  return el("div", { class: "command" }, el("p", {}, words), code, copy, told);
+}
+
+async function copyText(text, code, told) {
+  try {
+    await navigator.clipboard.writeText(text);
+    told.textContent = "Copied.";
+  } catch {
+    getSelection().selectAllChildren(code);
+    told.textContent = "Selected: copy with Ctrl+C.";
+  }
+}

@@ -1,0 +1,76 @@
+// What each way to recover would ask of the honest clients, and what would be replayed.
+
+function prepareCost() {
+  whenOpen(byId("replay-table"), replayTable);
+}
+
+part(({ plan, presets }) => {
+  show(byId("methods"), plan ? el("div", { class: "meters wide-names" }, costRows(plan, presets)) : el("p", { class: "empty" }, "Mark a client to see what recovery takes."));
+  drawReplay(plan);
+  byId("replay-table").hidden = !plan;
+  byId("replay-table").refresh();
+});
+
+// { name, clientRounds, contacts, share, words } of each method, under the marks of now.
+function methodCosts(plan, presets) {
+  const own = presetNow() ? [] : [{ ...defaultCost(plan), name: "as set above" }];
+  return [...own, ...page.facts.methods.map((method) => methodCost(method, method.preset ? presets[method.preset] : plan))];
+}
+
+function methodCost(method, plan) {
+  const counts = plannedAsks(page, method, plan, state.marked).filter((count) => count);
+  const clientRounds = counts.reduce((total, count) => total + count, 0);
+  const all = plan.cost.retrain_client_rounds;
+  const from = method.preset ? `from round ${plan.rollback_round}` : "";
+  return {
+    name: method.title,
+    clientRounds, contacts: counts.length,
+    share: all ? clientRounds / all : 0,
+    words: [from, `${plural(counts.length, "round")} with contact`, method.remark].filter((words) => words).join("; "),
+    refused: method.refused,
+  };
+}
+
+// The method that `recover` takes where none is named; for the decision as published, Crab as published.
+function defaultMethod() {
+  return page.facts.methods.find((method) => (presetNow() === "paper" ? method.preset === "paper" : method.default));
+}
+
+function defaultCost(plan) {
+  return methodCost(defaultMethod(), plan);
+}
+
+function costRows(plan, presets) {
+  return methodCosts(plan, presets).map(({ name, clientRounds, share, words, refused }) => {
+    if (refused) return el("div", { class: "meter refused" }, el("span", { class: "name" }, name), el("span", { class: "why" }, `Not from this history: ${refused}.`));
+    const row = meter(name, share, `${whole.format(clientRounds)} · ${percent(share)}`, "honest");
+    if (words) row.append(el("span", { class: "why" }, words));
+    return row;
+  });
+}
+
+function drawReplay(plan) {
+  const host = byId("replay-chart");
+  if (!plan) return show(host, el("p", { class: "empty" }, "Mark a client to see what would be replayed."));
+  const xs = plan.replay.map((step) => step.round);
+  drawChart(host, {
+    label: `Honest clients asked in each of ${plural(plan.replay.length, "replayed round")}. Arrow keys read single rounds.`,
+    xs, xName: "replayed round", xMin: 0, xMax: Math.max(page.rounds.length - 1, 1), yMin: 0,
+    series: [{ name: "honest clients asked", kind: "bars", points: plan.replay.map((step) => [step.round, asked(step)]) }],
+    cut: plan.rollback_round, cutWords: `replay begins at ${plan.rollback_round}`,
+    read: (i) => `Round ${plan.replay[i].round}: ${stepInWords(plan.replay[i])}`,
+  });
+}
+
+function stepInWords({ clients, others }) {
+  const sorted = page.facts.order.filter((client) => clients.includes(client)).map(nameOf);
+  const shown = sorted.slice(0, 30).join(", ");
+  const rest = sorted.length - Math.min(30, sorted.length) + others;
+  return !sorted.length && !others ? "no honest client was selected; skipped" : rest ? `${shown}${shown ? " and " : ""}${plural(rest, "other")}` : shown;
+}
+
+function replayTable() {
+  const { plan } = answerNow();
+  if (!plan) return null;
+  return table(["round", "clients", "who trains"], plan.replay.map((step) => [whole.format(step.round), whole.format(asked(step)), stepInWords(step)]));
+}

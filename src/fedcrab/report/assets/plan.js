@@ -1,0 +1,179 @@
+// What `fedcrab plan` says, from the page's own numbers: decision, replay, cost, shares, warnings.
+
+// What the marked clients did under a kind of evidence; the same question is answered once.
+function influenceUnder(page, malicious, since, kind) {
+  const key = [TOGETHER, ...[...malicious].sort((a, b) => a - b)].map((client) => `${client}@${since.get(client) ?? 0}`).join(" ");
+  const cached = page.influences[kind];
+  if (!cached || cached.key !== key) {
+    page.evidence[kind] ??= prepareEvidence(page, kind);
+    page.influences[kind] = { key, found: influence(page.evidence[kind], malicious, since) };
+  }
+  return page.influences[kind].found;
+}
+
+// Why there is no decision, or nothing.
+function undecidable(page, malicious, beta, since = new Map()) {
+  if (!page.rounds.length) return "No round has been recorded: there is nothing to roll back.";
+  if (!malicious.size && !page.facts.together.length) return "No client is marked.";
+  if (!(Number.isFinite(beta) && beta >= 0)) return "β must be a number of 0 or more.";
+  const real = (round) => Number.isInteger(round) && round >= 0 && round < page.rounds.length;
+  if (![...since.values()].every(real)) return `Clients can be malicious since round 0 to ${page.rounds.length - 1}.`;
+  const honest = page.tookPart.some((there, client) => there && !malicious.has(client));
+  if (!honest && !page.facts.others) return "Every client is marked: nobody is left to recover with.";
+  return "";
+}
+
+// `since` maps a marked client to the round from which on it is malicious; without it, from the first on.
+function makePlan(page, malicious, { beta, evidence, rule, since = new Map() }) {
+  const found = influenceUnder(page, malicious, since, evidence);
+  const candidates = page.kept.length ? page.kept : [0];
+  const sensitivity = sumsBefore(candidates, found.rounds, found.s);
+  const threshold = sumsBefore(candidates, found.rounds, found.phi).map((total) => beta * total);
+  const index = decide(sensitivity, threshold, rule);
+  const left = poisonLeft(page, malicious, since, candidates, index);
+  const replay = candidates.slice(index).map((t) => replayOf(page, t, malicious));
+  return {
+    malicious: [...[...malicious].sort((a, b) => a - b).map((client) => page.facts.clients[client]), ...page.facts.together],
+    since: sinceOf(page, malicious, since),
+    beta, evidence, rule, candidates, sensitivity, threshold, index,
+    rollback_round: candidates[index],
+    model: page.facts.models[index],
+    replay,
+    cost: costOf(page, replay, malicious),
+    shares: sharesOfPoison(found),
+    poison_left: left?.part ?? 0,
+    warnings: warningsOf(page, malicious, since, evidence, left, replay),
+  };
+}
+
+// The honest selected clients of a round: those carried by place, the others as a number.
+function replayOf(page, t, malicious) {
+  const round = page.rounds[t];
+  const clients = [];
+  for (let m = 0; m < round.members; m++) {
+    if (round.selected[m] && !malicious.has(round.client[m])) clients.push(round.client[m]);
+  }
+  return { round: t, clients, others: round.othersSelected };
+}
+
+function asked(step) {
+  return step.clients.length + step.others;
+}
+
+// Client-rounds of the replay, beside those of training again from scratch.
+function costOf(page, replay, malicious) {
+  const ours = replay.reduce((total, step) => total + asked(step), 0);
+  const scratch = clientRounds(page, page.rounds.map((_, t) => t), malicious);
+  return {
+    rounds: replay.filter(asked).length,
+    client_rounds: ours,
+    retrain_rounds: page.rounds.length,
+    retrain_client_rounds: scratch,
+    share_of_retrain: scratch ? ours / scratch : 0,
+  };
+}
+
+// The honest participants of these rounds, counted.
+function clientRounds(page, rounds, malicious) {
+  return rounds.reduce((total, t) => total + honestIn(page, t, malicious), 0);
+}
+
+// How many who are not marked took part in a round.
+function honestIn(page, t, malicious) {
+  const round = page.rounds[t];
+  let total = round.others.count;
+  for (let m = 0; m < round.members; m++) total += malicious.has(round.client[m]) ? 0 : 1;
+  return total;
+}
+
+// How many clients each round of a recovery by this method asks, if all answer; `plan` is that of its preset.
+function plannedAsks(page, method, plan, malicious) {
+  const honest = (t) => honestIn(page, t, malicious);
+  if (method.pace) return paced(page, method.pace, plan.rollback_round, honest);
+  if (method.rounds) return method.rounds.map((t) => Math.min(honest(t), method.each ?? Infinity));
+  return plan.replay.map((step, place) => place >= plan.replay.length - method.settle ? honest(step.round) : asked(step));
+}
+
+// Replay asks a few after 1, 1, 2, 2, 3, 3, … rounds, and everybody in the last.
+function paced(page, { asked, longest, settled }, first, honest) {
+  const rounds = page.rounds.length;
+  const last = rounds - Math.max(1, Math.floor((rounds - first) / settled));
+  const counts = [];
+  for (let t = first + 1, n = 2; t < last; t += Math.min(longest, Math.ceil(n / 2)), n++) counts.push(Math.min(asked, honest(t)));
+  for (let t = Math.max(last, first + 1); t < rounds; t++) counts.push(honest(t));
+  return counts;
+}
+
+// Each marked client's part of all the sensitivity there is, as a share of it.
+function sharesOfPoison(found) {
+  const total = sum(found.s, 0, found.s.length);
+  return new Map([...found.parts].map(([client, part]) => [client, total > 0 ? part / total : 0]));
+}
+
+function warningsOf(page, malicious, since, evidence, left, replay) {
+  const { sentences, caveats, clients, order } = page.facts;
+  const said = [];
+  if (left) said.push(fill(sentences.poison_left, left));
+  if (!page.kept.some((t) => selectedIn(page.rounds[t], t, malicious, since))) {
+    said.push(fill(sentences.never_selected, { advice: evidence === "stored" ? sentences.advice : "" }));
+  }
+  const never = order.filter((client) => malicious.has(client) && !page.tookPart[client]);
+  if (never.length) said.push(fill(sentences.never_let_in, { clients: never.map((c) => clients[c]).join(", ") }));
+  said.push(...caveats, ...recoveredBefore(page, malicious));
+  const alone = replay.filter((step) => !asked(step)).map((step) => step.round);
+  if (alone.length) said.push(fill(sentences.nobody_left, { rounds: alone.join(", ") }));
+  if (!page.facts.closed) said.push(sentences.not_closed);
+  return said;
+}
+
+// Where training went on from a recovered model: what was undone then is counted as if it were not.
+function recoveredBefore(page, malicious) {
+  const { sentences, clients, recoveredBefore: { rounds, gone } } = page.facts;
+  if (!rounds.length) return [];
+  const named = new Set([...[...malicious].map((client) => clients[client]), ...page.facts.together]);
+  const unnamed = gone.filter((id) => !named.has(id));
+  const words = unnamed.length ? fill(sentences.gone, { clients: unnamed.join(", ") }) : "";
+  return [fill(sentences.recovered_before, { rounds: rounds.join(", "), gone: words })];
+}
+
+function selectedIn(round, t, malicious, since) {
+  if (round.markedChosen.count && isMalicious(TOGETHER, t, malicious, since)) return true;
+  return round.client.some((client, m) => round.selected[m] && isMalicious(client, t, malicious, since));
+}
+
+// The rounds of those who were honest first, by name.
+function sinceOf(page, malicious, since) {
+  const late = [...malicious].sort((a, b) => a - b).filter((client) => since.get(client));
+  const together = since.get(TOGETHER) ? page.facts.together.map((id) => [id, since.get(TOGETHER)]) : [];
+  return Object.fromEntries([...late.map((client) => [page.facts.clients[client], since.get(client)]), ...together]);
+}
+
+// What of the marked clients' movement is in the model rolled back to, under evidence `all`; or nothing.
+function poisonLeft(page, malicious, since, candidates, index) {
+  const { rounds, s, phi } = influenceUnder(page, malicious, since, "all");
+  const poison = sumsBefore(candidates, rounds, s);
+  if (poison[index] <= 0) return null;
+  const share = poison[index] / (poison[index] + sumsBefore(candidates, rounds, phi)[index]);
+  const theirs = new Set();
+  for (let t = 0; t < candidates[index]; t++) {
+    if (page.rounds[t].marked.count && isMalicious(TOGETHER, t, malicious, since)) theirs.add(TOGETHER);
+    for (const client of page.rounds[t].client) if (isMalicious(client, t, malicious, since)) theirs.add(client);
+  }
+  return {
+    part: share,
+    round: candidates[index],
+    share: share >= 0.001 ? `${(100 * share).toFixed(1)}%` : "less than 0.1%",
+    clients: [...page.facts.order, TOGETHER].filter((client) => theirs.has(client)).map((c) => idOf(page, c)).join(", "),
+    clean: candidates[decide(poison, poison.map(() => 0), "prefix")],
+  };
+}
+
+// What a client is called; those who count together have a name in common.
+function idOf(page, client) {
+  return client === TOGETHER ? `${page.facts.together.length} more marked clients, together` : page.facts.clients[client];
+}
+
+// A sentence with its places filled in; what is filled in is never read again.
+function fill(sentence, values) {
+  return sentence.replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
+}

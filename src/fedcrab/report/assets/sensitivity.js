@@ -1,0 +1,88 @@
+// How far the poison reaches: the switches, S and Φ, and whose part it is.
+
+const EVIDENCE = { all: "all rounds", stored: "stored rounds" };
+const RULE = { prefix: "before first excess", last: "last within" };
+const MEANING = {
+  all: "Every round and every participant counts, kept or not.",
+  stored: "Only kept rounds and selected clients count, as in the paper: a client that was never selected has no influence here.",
+  prefix: "The rollback goes to the last kept model before S first exceeds Φ.",
+  last: "The rollback goes to the last kept model with S within Φ, even if S exceeded Φ in between.",
+};
+
+function prepareReach() {
+  choices(byId("preset"), "preset", { hardened: "hardened", paper: "paper" }, presetNow(), (name) => change({ ...page.facts.presets[name] }));
+  choices(byId("evidence"), "evidence", EVIDENCE, state.evidence, (evidence) => change({ evidence }));
+  choices(byId("rule"), "rule", RULE, state.rule, (rule) => change({ rule }));
+  byId("beta").addEventListener("input", (event) => change({ beta: Number(event.target.value) }));
+  byId("beta-number").addEventListener("input", (event) => change({ beta: event.target.value === "" ? NaN : Number(event.target.value) }));
+  byId("since").max = String(Math.max(page.rounds.length - 1, 0));
+  byId("since").addEventListener("input", (event) => change({ since: event.target.value === "" ? null : Number(event.target.value) }));
+  whenOpen(byId("records-table"), recordsTable);
+}
+
+part(({ plan }) => {
+  choose("preset", presetNow());
+  choose("evidence", state.evidence);
+  choose("rule", state.rule);
+  byId("beta").value = String(state.beta);
+  byId("beta").setAttribute("aria-valuetext", `${number(state.beta)}: ${percent(state.beta)} of the honest clients' movement`);
+  if (Number(byId("beta-number").value) !== state.beta && Number.isFinite(state.beta)) byId("beta-number").value = String(state.beta);
+  byId("settings").textContent = `${MEANING[state.evidence]} ${MEANING[state.rule]}`;
+  drawReach(plan);
+  show(byId("shares"), plan ? sharesOfClients(plan) : null);
+  byId("records-table").hidden = !plan;
+  byId("records-table").refresh();
+});
+
+function drawReach(plan) {
+  const host = byId("reach-chart");
+  if (!plan) return show(host, el("p", { class: "empty" }, "Mark a client to see S and Φ."));
+  const { candidates, sensitivity, threshold, index } = plan;
+  const most = Math.max(...extremes(threshold), 0);
+  const high = Math.max(...extremes(sensitivity), 0);
+  const cropped = most > 0 && high > 4 * most;
+  drawChart(host, {
+    label: `Poison S and tolerated Φ at each kept round. At the rollback, round ${plan.rollback_round}: S ${number(sensitivity[index])}, Φ ${number(threshold[index])}. Arrow keys read single rounds.`,
+    xs: candidates, xName: "model before round", xMin: 0, xMax: Math.max(page.rounds.length - 1, 1),
+    yMin: 0, yMax: (cropped ? 4 * most : Math.max(high, most)) * 1.05 || 1,
+    series: [
+      { name: "tolerated Φ", kind: "honest", points: candidates.map((t, j) => [t, threshold[j]]) },
+      { name: "poison S", kind: "poison", points: candidates.map((t, j) => [t, sensitivity[j]]) },
+    ],
+    cut: plan.rollback_round, cutWords: `roll back to ${plan.rollback_round}`,
+    hint: cropped ? `S goes on to ${number(high)}, ${number(high / most)} times the largest Φ; the picture ends at four times.` : "",
+    read: (j) => recordInWords(plan, j),
+  });
+}
+
+function recordInWords(plan, j) {
+  const verdict = j === plan.index ? "the rollback goes here" : plan.sensitivity[j] <= plan.threshold[j] ? "within" : "too much";
+  return `Model before round ${plan.candidates[j]}: S ${number(plan.sensitivity[j])} · Φ ${number(plan.threshold[j])} · ${verdict}`;
+}
+
+function recordsTable() {
+  const { plan } = answerNow();
+  if (!plan) return null;
+  const rows = plan.candidates.map((t, j) => [
+    whole.format(j), whole.format(t), number(plan.sensitivity[j]), number(plan.threshold[j]),
+    j === plan.index ? el("b", {}, "roll back") : plan.sensitivity[j] <= plan.threshold[j] ? "within" : "S > Φ",
+  ]);
+  return table(["record", "round", "S", "Φ", ""], rows);
+}
+
+// Whose part of the poison it is.
+function sharesOfClients(plan) {
+  const rows = [...plan.shares].sort((a, b) => b[1] - a[1]).slice(0, 12);
+  const left = plan.shares.size - rows.length;
+  return [
+    el("h3", {}, "Share of the poison"),
+    el("div", { class: "meters" }, rows.map(([client, share]) => meter(nameOf(client), share, percent(share, 1), "poison"))),
+    left > 0 ? el("p", { class: "note" }, `and ${plural(left, "client")} with less each`) : null,
+  ];
+}
+
+function meter(name, share, words, kind) {
+  const fill = el("i", { class: kind });
+  fill.style.width = `${(100 * Math.max(0, Math.min(1, share))).toFixed(2)}%`;
+  return el("div", { class: "meter" }, el("span", { class: "name", title: name }, shortened(name)), el("span", { class: "track", "aria-hidden": "true" }, fill), el("span", { class: "value" }, words));
+}

@@ -1,1 +1,0 @@
-"""The incident page: a history, and the decision about it, as one file that answers while one clicks."""

@@ -1,0 +1,242 @@
+"""What a page knows of a history, as one JSON document.
+
+How good the kept models are, where the history carries a configuration that says how to tell.
+
+Arrays as text that a page can carry: little-endian numbers in base64.
+
+What each way to recover would ask of the honest clients, before any of it is run.
+
+Whom the detector suspects, from the ledger alone, as a page shows it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.detect import Detection, ledger
+from fedcrab.history import History
+from fedcrab.recover.cost import contact_rounds, refused
+from fedcrab.recover.methods import METHODS, default_method
+from fedcrab.recover.pacing import FEWEST, LONGEST, SETTLED
+from fedcrab.report.page_clients import PageClients, PageGram, points_of
+from fedcrab.rollback.decision import PRESETS
+from fedcrab.rollback.warnings import SENTENCES, caveats_of_the_history, earlier_recoveries
+from fedcrab.types import ClientId, natural
+
+MOST_MODELS = 100  # are judged, evenly spread
+Point = list[float | None]  # the round before which a model stood, accuracy, attack success
+
+
+def accuracies(history: History) -> list[Point]:
+    """Accuracy and attack success of kept models and of the last one; needs the extra ``simulate``."""
+    from fedcrab.experiment.run import measured
+    from fedcrab.experiment.setup import setup_of
+
+    setup = setup_of(history, 0)
+    try:
+        models = [(t, history.model(t)) for t in evenly_spaced(history.kept)]
+        last = (len(history.rounds), history.final_model())
+        return [[t, *measured(setup, model).values()] for t, model in [*models, last]]
+    finally:
+        setup.close()
+
+
+def evenly_spaced(rounds: Sequence[int]) -> list[int]:
+    """At most as many rounds as are judged, the first and the last among them."""
+    if len(rounds) <= MOST_MODELS:
+        return list(rounds)
+    step = (len(rounds) - 1) / (MOST_MODELS - 1)
+    return [rounds[round(place * step)] for place in range(MOST_MODELS)]
+
+
+KINDS = {"f64": "<f8", "f32": "<f4", "i32": "<i4", "u8": "|u1"}
+Packed = dict[str, str]
+
+
+def packed(kind: str, values: NDArray[Any] | Sequence[float]) -> Packed:
+    """One array, as the page unpacks it; what is not finite stays as it is."""
+    numbers = np.ascontiguousarray(values, KINDS[kind])
+    return {"kind": kind, "base64": base64.b64encode(numbers.tobytes()).decode("ascii")}
+
+
+def joined(kind: str, pieces: Iterable[NDArray[Any] | Sequence[float]]) -> Packed:
+    """Arrays of different lengths end to end; their lengths are told elsewhere."""
+    parts = [np.asarray(piece, KINDS[kind]) for piece in pieces]
+    return packed(kind, np.concatenate(parts) if parts else [])
+
+
+def unpacked(array: Packed) -> NDArray[Any]:
+    """What :func:`packed` packed."""
+    return np.frombuffer(base64.b64decode(array["base64"]), KINDS[array["kind"]])
+
+
+def methods_of(history: History) -> list[dict[str, Any]]:
+    """Each method: whether this history allows it, and whom it asks, as far as that is known beforehand.
+
+    The rounds of a method that rolls back depend on the decision: the page has them from it, by preset.
+    """
+    return [_method(history, name) for name in reversed([*METHODS])]
+
+
+def _method(history: History, name: str) -> dict[str, Any]:
+    row = METHODS[name]
+    told: dict[str, Any] = {"name": name, "title": row.title, "remark": row.remark}
+    told |= {"refused": refused(history, name), "default": name == default_method(history)[0]}
+    if row.by_plan:
+        last = row.settings["settle"] if row.settings["everyone"] else 0
+        return {**told, "preset": row.preset, "settle": last}
+    if row.rolls_back:
+        pace = {"asked": FEWEST, "longest": LONGEST, "settled": SETTLED}
+        return {**told, "preset": row.preset, "pace": pace}
+    return {**told, "rounds": contact_rounds(row, history), "each": row.most}
+
+
+MOST_REJECTIONS = 20_000
+
+
+def history_data(history: History, clients: PageClients) -> dict[str, Any]:
+    """Everything that the page needs of the history itself."""
+    contents, charter = history.contents, history.charter
+    broken, gone = earlier_recoveries(history)
+    return {
+        "path": str(history.path),
+        "head": contents.head,
+        "closed": history.closed,
+        "parameters": charter.layout.size,
+        "aggregation": charter.aggregation,
+        "simulated": bool(charter.notes),
+        "selection": charter.to_table()["selection"],
+        "bytes": history.bytes(),
+        "initialLoss": charter.initial_loss if isfinite(charter.initial_loss) else None,
+        "clients": list(clients.clients),
+        "order": list(clients.order),
+        "others": clients.others,
+        "together": list(clients.together),
+        "turnedAwayOthers": clients.turned_away,
+        "rounds": len(history.rounds),
+        "kept": list(history.kept),
+        "models": [history.rounds[t].start for t in history.kept or (0,)] if history.rounds else [],
+        "windows": [[w.first, w.last] for w in contents.windows],
+        "rejections": _rejections(history, clients),
+        "presets": {name: dict(settings) for name, settings in PRESETS.items()},
+        "sentences": SENTENCES,
+        "caveats": list(caveats_of_the_history(history)),
+        "recoveredBefore": {"rounds": broken, "gone": sorted(gone, key=natural)},
+        "methods": methods_of(history),
+        **_geometry(history, points_of(history, clients), clients),
+    }
+
+
+def _geometry(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Any]:
+    kept = [points[t].width for t in history.kept]
+    widths = {"all": max((p.width for p in points), default=0), "stored": max(kept, default=0)}
+    return {
+        "widths": widths,
+        "arrays": {**_rounds(history, points, clients), **_members(history, points, clients)},
+    }
+
+
+def _rounds(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Packed]:
+    """One number a round, and its coordinates."""
+    return {
+        "loss": packed("f64", [entry.loss for entry in history.rounds]),
+        "divergence": packed("f64", [entry.divergence for entry in history.rounds]),
+        "members": packed("i32", [len(p.members) for p in points]),
+        "others": packed("i32", [p.others.count for p in points]),
+        "othersExamples": packed("f64", [p.others.examples for p in points]),
+        "othersSelected": packed("i32", _others_selected(history, clients)),
+        "chosen": packed("i32", [p.selected_others.count for p in points]),
+        "chosenExamples": packed("f64", [p.selected_others.examples for p in points]),
+        "marked": packed("i32", [p.marked.count for p in points]),
+        "markedExamples": packed("f64", [p.marked.examples for p in points]),
+        "markedChosen": packed("i32", [p.selected_marked.count for p in points]),
+        "markedChosenExamples": packed("f64", [p.selected_marked.examples for p in points]),
+        "references": packed("i32", [len(p.reference) for p in points]),
+        "reference": joined("f64", [p.reference for p in points]),
+        "triangles": joined("f64", [p.triangle for p in points]),
+    }
+
+
+def _others_selected(history: History, clients: PageClients) -> list[int]:
+    """Also in rounds that are not kept."""
+    known = {*clients.clients, *clients.together}
+    rows = [zip(entry.clients, entry.selected.tolist(), strict=True) for entry in history.rounds]
+    return [sum(selected and client not in known for client, selected in row) for row in rows]
+
+
+def _members(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Packed]:
+    """One number for each carried client of each round."""
+    places, pairs = clients.places(), list(zip(history.rounds, points, strict=True))
+    ids = [[places[entry.clients[place]] for place in p.members] for entry, p in pairs]
+
+    def column(kind: str, name: str) -> Packed:
+        return joined(kind, [getattr(entry, name)[np.array(p.members, np.intp)] for entry, p in pairs])
+
+    return {
+        "client": joined("i32", ids),
+        "examples": column("f64", "examples"),
+        "norm": column("f32", "norms"),
+        "cosine": column("f32", "cosines"),
+        "selected": column("u8", "selected"),
+    }
+
+
+def _rejections(history: History, clients: PageClients) -> dict[str, Any]:
+    """Who was turned away from which round, and why; each reason once."""
+    places, reasons = clients.places(), dict[str, int]()
+    rows: list[list[int]] = []
+    others = 0
+    for entry in history.rounds:
+        for r in entry.rejected:
+            if r.client in places and len(rows) < MOST_REJECTIONS:
+                rows.append([entry.index, places[r.client], reasons.setdefault(r.reason, len(reasons))])
+            else:
+                others += 1
+    return {"reasons": list(reasons), "rows": rows, "others": others}
+
+
+MOST_JUDGED = 200  # clients: the detector compares every pair of them, and a page should not take minutes
+
+
+def run_detector(history: History) -> Detection | None:
+    """The detector's judgement; None where there is nothing to judge, or too much to do it in passing."""
+    return ledger(history) if 2 <= len(history.clients) <= MOST_JUDGED else None
+
+
+def suspects_of(detection: Detection | None) -> list[ClientId]:
+    """Those most worth a place on the page: the suspects, the clearest first."""
+    if detection is None:
+        return []
+    return sorted(detection.suspects, key=lambda client: -detection.scores[client])
+
+
+def detection_facts(detection: Detection | None, inside: Collection[ClientId]) -> dict[str, Any] | None:
+    """The scores of the clients on the page, and the judgement in a sentence."""
+    if detection is None:
+        return None
+    table, there = detection.to_table(), set(inside)
+    rows: list[Mapping[str, Any]] = [row for row in table["clients"] if row["client"] in there]
+    return {
+        "detector": table["detector"],
+        "clients": rows,
+        "notes": table["notes"],
+        "sentence": _sentence(detection),
+    }
+
+
+def _sentence(detection: Detection) -> str:
+    if detection.attack:
+        return (
+            f"A sign of attack over {detection.rounds} rounds, {detection.confidence:.1%} sure. "
+            "A suspicion, not a proof: look at what these clients did before marking them."
+        )
+    return (
+        f"No sign of attack over {detection.rounds} rounds: the clearest has {detection.strength:.2f} of "
+        "what would be taken for one. An attack that keeps to what honest clients do is not seen this way."
+    )

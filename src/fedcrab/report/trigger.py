@@ -1,0 +1,82 @@
+"""An audit as a table, and the trigger as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:  # both need torch
+    from fedcrab.audit import Inversion
+    from fedcrab.experiment.forensics import Audited
+
+
+SHADES = " ░▒▓█"
+
+
+def audit_tables(found: Audited) -> Sequence[RenderableType]:
+    """What was found in each model, the mask of the first in characters, and since when it works."""
+    table = Table(title="Smallest trigger of any class", title_justify="left", title_style="bold")
+    for name in ("model", "class", "of the median", "turns", "sure", "found", "history's trigger"):
+        table.add_column(name, justify="left" if name in ("model", "found") else "right")
+    for name, audit in found.models.items():
+        verdict = Text("planted", style="red") if audit.planted else Text("no trigger")
+        sure = f"{audit.confidence:.1%}" if audit.planted else ""
+        turns, works = f"{audit.success[audit.label]:.0%}", f"{found.lifts[name]:.0%}"
+        table.add_row(Text(name), str(audit.label), f"{audit.ratio:.2f}", turns, sure, verdict, works)
+    first = next(iter(found.models.values()))
+    lines: list[RenderableType] = [table]
+    if first.planted:
+        lines.append(Text(f"Where it is, for class {first.label}:"))
+        lines += [Text(row, no_wrap=True) for row in shaded(first.mask)]
+    if found.when is not None and found.when.planted is not None:
+        lines.append(Text(f"It works since the model of round {found.when.planted}."))
+    return [*lines, *(Text(f"! {note}", style="yellow") for note in first.notes)]
+
+
+def shaded(mask: NDArray[np.float32]) -> list[str]:
+    """A mask in characters, two to a pixel."""
+    levels = np.clip(np.rint(mask * (len(SHADES) - 1)).astype(int), 0, len(SHADES) - 1)
+    rows = ["".join(2 * SHADES[level] for level in row) for row in levels]
+    edge = "─" * (2 * mask.shape[1])
+    return [f"┌{edge}┐", *(f"│{row}│" for row in rows), f"└{edge}┘"]
+
+
+def draw_trigger(path: Path, trigger: Inversion, example: NDArray[np.float32]) -> None:
+    """A PNG: the mask, what it paints, an example, and the example with it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from fedcrab.files import file_errors
+
+    shape = trigger.pattern.shape
+    image = np.asarray(example[0], np.float32).reshape(shape)
+    stamped = trigger.stamp(image[None])[0]
+    pictures = {
+        "mask": trigger.mask[None],
+        "trigger": trigger.mask * trigger.pattern,
+        "an example": image,
+        f"taken for class {trigger.label}": stamped,
+    }
+    figure = Figure(figsize=(9, 2.6))
+    FigureCanvasAgg(figure)
+    for place, (title, values) in enumerate(pictures.items(), 1):
+        axes = figure.add_subplot(1, len(pictures), place)
+        axes.imshow(_viewable(values), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_title(title, fontsize=9)
+        axes.set_axis_off()
+    with file_errors(f"{path}: the picture is not written"):
+        figure.savefig(path, dpi=110, format="png")
+
+
+def _viewable(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(height, width) or (height, width, 3), from 0 to 1."""
+    low, high = min(float(values.min()), 0.0), max(float(values.max()), 1.0)
+    scaled = (values - low) / (high - low)
+    return np.asarray(scaled.transpose(1, 2, 0) if len(scaled) == 3 else scaled.mean(axis=0), np.float32)

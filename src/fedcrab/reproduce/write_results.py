@@ -1,0 +1,267 @@
+"""docs/results.md: what was run at which scale, our figures beside the paper's, and what does not hold.
+
+What the command ``reproduce`` does: run the items of the paper's evaluation, and write them down.
+
+What the paper reports: figures and claims, from ``paper.toml``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.markdown import Markdown
+from rich.text import Text
+
+from fedcrab.experiment.cell_cache import CellCache, CellResult
+from fedcrab.experiment.matrix import Cell, expand
+from fedcrab.experiment.names import look_up
+from fedcrab.experiment.run_suite import compute_missing, markdown, write_tables
+from fedcrab.experiment.suite import MEASURES
+from fedcrab.experiment.suite_tables import ResultTable, Row, cell, grouped, rows_of, summary, write_text
+from fedcrab.recover.crab import crab
+from fedcrab.recover.methods import METHODS
+from fedcrab.report.curves import draw_losses
+from fedcrab.reproduce.claims import TESTS, Observed, Verdict
+from fedcrab.reproduce.formulas import formulas
+from fedcrab.reproduce.items import ITEMS, SCALES, Item, Scale
+
+CRAB = [name for name, method in METHODS.items() if method.function is crab]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of the paper."""
+
+    item: str
+    measure: str
+    value: float  # shares in per cent
+    method: str  # "crab" stands for both presets
+    dataset: str | None = None  # None: the paper does not say
+    fraction: float | None = None
+    label: str = ""  # of the method, where a sweep varies it
+
+    def matches(self, row: Row) -> bool:
+        """Whether a row of ours is the same thing."""
+        same_data = self.dataset in (None, row["dataset"]) and row["dataset"] != "digits"
+        same_share = self.fraction in (None, row["fraction"])
+        return same_data and same_share and self._same_method(row["method"])
+
+    def _same_method(self, label: str) -> bool:
+        method, _, varied = label.partition(" ")
+        same = method in CRAB if self.method == "crab" else method == self.method
+        return same and varied == self.label
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says of its figures; ``test`` names the function that looks for it in ours."""
+
+    item: str
+    test: str
+    says: str
+    why: str = ""  # why it is not found, where it is not
+    but: str = ""  # what to know where it is
+
+
+def _table() -> dict[str, Any]:
+    return tomllib.loads(resources.files("fedcrab.reproduce").joinpath("paper.toml").read_text())
+
+
+def figures(item: str) -> list[Figure]:
+    """The paper's numbers for an item."""
+    return [Figure(**row) for row in _table()["figure"] if row["item"] == item]
+
+
+def claims(item: str) -> list[Claim]:
+    """The paper's claims for an item."""
+    return [Claim(**row) for row in _table()["claim"] if row["item"] == item]
+
+
+VERDICTS = {True: "found", False: "**not found**", None: "not run"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One item as far as it was run."""
+
+    item: Item
+    scale: Scale
+    cells: Sequence[Cell] = field(repr=False)
+    rows: Sequence[Row] = field(repr=False)
+    finished: Mapping[str, CellResult] = field(default_factory=dict, repr=False)
+
+    def table(self) -> ResultTable:
+        """Every setting and method."""
+        return summary(self.rows, self.item.measures, reference="retrain", compared=self.item.compared)
+
+    def beside(self) -> list[tuple[Figure, Sequence[Row]]]:
+        """Each figure of the paper with our rows of the same thing, a preset at a time."""
+        groups = grouped(self.rows).values()
+        return [(f, rows) for f in figures(self.item.name) for rows in groups if f.matches(rows[0])]
+
+    def judged(self) -> list[tuple[Claim, Verdict]]:
+        """Each claim of the paper with what we find of it; digits say nothing about it."""
+        real = [row for row in self.rows if row["dataset"] != "digits"]
+        seen = Observed(real, {key: finished.curve for key, finished in self.finished.items()})
+        return [(claim, TESTS[claim.test](seen)) for claim in claims(self.item.name)]
+
+    @property
+    def ran(self) -> str:
+        """How much of it was run."""
+        return f"{len(self.rows)} of {len(self.cells)} cells, scale `{self.scale.name}`"
+
+    def busy(self) -> str:
+        """How busy the machine was while times were measured."""
+        loads = [finished.made["load"] for finished in self.finished.values() if "load" in finished.made]
+        cores = {finished.made.get("cores") for finished in self.finished.values()}
+        told = ", ".join(str(count) for count in sorted(c for c in cores if c))
+        return f"Load of the machine meanwhile: {min(loads):g} to {max(loads):g} on {told} cores.\n"
+
+    def to_table(self) -> dict[str, Any]:
+        """As plain values."""
+        told = [
+            {"says": claim.says, "found": found.holds, "ours": found.told} for claim, found in self.judged()
+        ]
+        ran = {"item": self.item.name, "cells": len(self.cells), "finished": len(self.rows)}
+        return {**ran, "claims": told, "rows": list(self.rows)}
+
+    def markdown(self, *, pictures: str) -> str:
+        """The section."""
+        head = f"## {self.item.title} (`{self.item.name}`)\n\n{self.item.place}. Run: {self.ran}.\n"
+        if not self.rows:
+            return f"{head}\nNot run yet.\n"
+        parts = [head, *self._paper_parts()]
+        if self.item.name == "memory":
+            parts.append(markdown(formulas(self.rows, self.cells)))
+        if self.item.name == "curves" and pictures:
+            datasets = dict.fromkeys(row["dataset"] for row in self.rows)
+            parts += [f"![loss on {name}]({pictures}/loss-{name}.png)\n" for name in datasets]
+        parts += [markdown(replace(self.table(), note="")), f"{self.item.says}\n" if self.item.says else ""]
+        if "seconds_a_round" in self.item.measures:
+            parts.append(self.busy())
+        return "\n".join(parts).rstrip() + "\n"
+
+    def _paper_parts(self) -> list[str]:
+        parts = []
+        if beside := self.beside():
+            columns = ("data", "malicious", "method", "measure", "paper", "ours")
+            parts.append(markdown(ResultTable(columns, tuple(_line(f, rows) for f, rows in beside))))
+        parts.append("\n".join(_verdict(claim, found) for claim, found in self.judged()) + "\n")
+        return parts
+
+
+def _line(figure: Figure, rows: Sequence[Row]) -> tuple[str, ...]:
+    first = rows[0]
+    value = f"{figure.value:g}{'' if figure.dataset or figure.item != 'resilience' else ' (about)'}"
+    named = (first["dataset"], f"{first['fraction']:.0%}", first["method"])
+    return (*named, MEASURES[figure.measure], value, cell(rows, figure.measure))
+
+
+def _verdict(claim: Claim, found: Verdict) -> str:
+    told = f" ({found.told})" if found.told else ""
+    more = {False: claim.why, True: claim.but, None: ""}[found.holds]
+    return f"- {claim.says}: {VERDICTS[found.holds]}{told}. {more}".rstrip()
+
+
+def document(scale: Scale, sections: Sequence[Section], *, pictures: str) -> str:
+    """The whole document."""
+    return "\n".join(
+        [_opening(scale), _verdicts(sections), *(s.markdown(pictures=pictures) for s in sections)]
+    )
+
+
+def _opening(scale: Scale) -> str:
+    return (
+        "# The paper's evaluation\n\n"
+        f"Written by `fedcrab reproduce --scale {scale.name} --out docs`, from the cells under `results/`; "
+        "`--no-run` writes it again without computing anything.\n\n"
+        f"Scale `{scale.name}`: {scale.says}.\n\n"
+        "`crab-paper` is Crab as published, `crab-hardened` the preset of that name with β = 0.3. "
+        "Every method recovers from the same trainings, knows who attacked, and is judged on the test part. "
+        "FedEraser runs at an interval of one, as in the paper.\n\n"
+        "Mean ± standard deviation over seeds; Δ is the difference to retraining over the same seeds, with "
+        "the p of a paired t-test, corrected for the comparisons of its table (Holm), none where there are "
+        "fewer than three seeds or no spread; * marks p < 0.05. With three seeds only large differences can "
+        "be told from noise, and normality of the differences is assumed.\n"
+    )
+
+
+def _verdicts(sections: Sequence[Section]) -> str:
+    """All claims on one page."""
+    judged = [(s.item.name, claim, found) for s in sections for claim, found in s.judged()]
+    rows = tuple((name, claim.says, VERDICTS[found.holds]) for name, claim, found in judged)
+    return "## What we find of what the paper says\n\n" + markdown(
+        ResultTable(("item", "the paper", "here"), rows)
+    )
+
+
+DOCUMENT = "results.md"
+
+
+@dataclass(frozen=True)
+class ReproduceResult:
+    """The items as far as they were run."""
+
+    scale: Scale
+    sections: list[Section]
+    failed: dict[str, str]
+    written: Path | None
+
+    def to_table(self) -> dict[str, Any]:
+        """As plain values."""
+        items = [section.to_table() for section in self.sections]
+        return {"scale": self.scale.name, "says": self.scale.says, "items": items, "failed": self.failed}
+
+    def tables(self) -> list[RenderableType]:
+        """For people."""
+        told: list[RenderableType] = [Markdown(section.markdown(pictures="")) for section in self.sections]
+        told += [Text(f"{key}: {why}") for key, why in self.failed.items()]
+        return [*told, Text(f"Written to {self.written}")] if self.written else told
+
+
+def reproduce_command(
+    name: str | None,
+    scale: str,
+    results: Path,
+    out: Path | None,
+    *,
+    jobs: int | None = None,
+    run: bool = True,
+) -> ReproduceResult:
+    """Run one item or all of them; ``out`` is a directory for the document and its pictures."""
+    size = look_up("scale", scale, SCALES)
+    items = [look_up("item", name, ITEMS)] if name else list(ITEMS.values())
+    store = CellCache(results, size.name)
+    wanted = {item.name: expand(item.suite(size)) for item in items}
+    failed = compute_missing(_all(wanted.values()), store, jobs=jobs) if run else {}
+    sections = [_section(item, size, wanted[item.name], store) for item in items]
+    for section in sections:
+        if section.rows:
+            write_tables(results / size.name / section.item.name, section.rows, section.table())
+    return ReproduceResult(size, sections, failed, _write(out, size, sections, store) if out else None)
+
+
+def _section(item: Item, size: Scale, cells: Sequence[Cell], store: CellCache) -> Section:
+    found = {cell.key: store.find(cell.key) for cell in cells}
+    finished = {key: result for key, result in found.items() if result is not None}
+    return Section(item, size, cells, rows_of(cells, store), finished)
+
+
+def _all(wanted: Iterable[Sequence[Cell]]) -> list[Cell]:
+    """The cells of all items, in their order; those that items share are computed once."""
+    return [cell for cells in wanted for cell in cells]
+
+
+def _write(out: Path, scale: Scale, sections: Sequence[Section], store: CellCache) -> Path:
+    pictures = f"results-{scale.name}"
+    for section in sections:
+        if section.item.name == "curves" and section.rows:
+            draw_losses(out / pictures, section.cells, store)
+    write_text(out / DOCUMENT, document(scale, sections, pictures=pictures))
+    return out / DOCUMENT

@@ -1,0 +1,5 @@
+"""How far the poison reaches, and the last model that it has not reached."""
+
+from fedcrab.rollback.decision import PRESETS, Plan, plan
+
+__all__ = ["PRESETS", "Plan", "plan"]

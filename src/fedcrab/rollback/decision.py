@@ -1,0 +1,272 @@
+"""The rollback decision: how far the poison reaches, and the last model it has not reached.
+
+Crab's adaptive rollback. For a kept round t_j, S(j) = Σ s_t and Φ(j) = β·Σ φ_t over the counted rounds
+t < t_j. Departures from the paper: Φ is a sum of norms (the paper prints a vector); evidence ``all`` and
+rule ``prefix`` exist beside the paper's ``stored`` and ``last``, because attackers whom the cosine
+selection leaves out have S = 0 under ``stored`` and are then not rolled back at all; ``since`` says from
+which round on a named client counts as malicious; ``unfound`` counts attackers beyond those named
+(:mod:`fedcrab.rollback.undetected`). β is 0 unless asked otherwise: a backdoor needs little movement to
+survive.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from fedcrab.errors import ConfigError, HistoryError
+from fedcrab.history import History
+from fedcrab.rollback.influence import Influence, counted_rounds
+from fedcrab.rollback.undetected import undetected_count, with_undetected
+from fedcrab.rollback.warnings import SENTENCES, Left, join_ids, plan_warnings
+from fedcrab.types import ClientId
+from fedcrab.vectors import Matrix64
+
+EVIDENCE = ("all", "stored")
+RULES = ("prefix", "last")
+SETTINGS = ("malicious", "beta", "evidence", "rule")  # of every decision
+OPTIONAL = ("since", "unfound")  # of a decision that has any
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "hardened": {"beta": 0.0, "evidence": "all", "rule": "prefix"},
+    "paper": {"beta": 0.3, "evidence": "stored", "rule": "last"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision, and all that it rests on. Nothing is run by it."""
+
+    history: History = field(repr=False)
+    malicious: tuple[ClientId, ...]
+    beta: float
+    evidence: str
+    rule: str
+    candidates: tuple[int, ...]  # t_j: the rounds that can be rolled back to
+    sensitivity: tuple[float, ...]  # S(j)
+    threshold: tuple[float, ...]  # Φ(j)
+    index: int  # j*
+    model: str  # the hash of M_{t_j*}
+    replay: tuple[tuple[int, tuple[ClientId, ...]], ...]  # (round, honest selected clients)
+    cost: Mapping[str, float]
+    shares: Mapping[ClientId, float]  # each malicious client's share of all the sensitivity there is
+    warnings: tuple[str, ...]
+    unfound: int = 0  # so many of the others may be malicious too: S and Φ are bounds over all choices
+    since: Mapping[ClientId, int] = field(default_factory=dict)  # the round of each; 0 where it is not told
+    poison_left: float = 0.0  # of all movement in the rollback model, the malicious clients' share
+
+    @property
+    def rollback_round(self) -> int:
+        """t_j*: recovery starts from the model before this round."""
+        return self.candidates[self.index]
+
+    def is_malicious(self, client: ClientId, round: int) -> bool:
+        """Whether what this client sent in a round counts as malicious: named, and from ``since`` on."""
+        return client in self.malicious and round >= self.since.get(client, 0)
+
+    def honest(self, round: int) -> tuple[ClientId, ...]:
+        """The participants of a round whose stored updates count as honest."""
+        return tuple(c for c in self.history.rounds[round].clients if not self.is_malicious(c, round))
+
+    def askable(self, round: int) -> tuple[ClientId, ...]:
+        """The participants of a round who may be asked again: a client once named never is."""
+        return tuple(c for c in self.history.rounds[round].clients if c not in self.malicious)
+
+    def decision(self) -> dict[str, Any]:
+        """What :func:`plan` was asked, as plain values; ``since`` and ``unfound`` only where there is any."""
+        asked = {name: getattr(self, name) for name in SETTINGS}
+        more = {"since": dict(self.since), "unfound": self.unfound}
+        return {**asked, "malicious": list(self.malicious), **{k: v for k, v in more.items() if v}}
+
+    def to_table(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            **self.decision(),
+            "candidates": list(self.candidates),
+            "sensitivity": list(self.sensitivity),
+            "threshold": list(self.threshold),
+            "index": self.index,
+            "rollback_round": self.rollback_round,
+            "model": self.model,
+            "replay": [[t, list(clients)] for t, clients in self.replay],
+            "cost": dict(self.cost),
+            "shares": dict(self.shares),
+            "poison_left": self.poison_left,
+            "warnings": list(self.warnings),
+        }
+
+
+def plan(
+    history: History,
+    malicious: Collection[ClientId],
+    beta: float = 0.0,
+    evidence: str = "all",
+    rule: str = "prefix",
+    unfound: float | str = 0,
+    since: int | Mapping[ClientId, int] | None = None,
+) -> Plan:
+    """Decide how far to roll back once these clients are known to be malicious.
+
+    With ``beta`` 0, the default, the rollback goes to the last model that no named client has touched. A
+    larger one tolerates poison, as a share of the honest clients' movement; the warnings then say how much.
+    ``unfound`` is how many of the others may be malicious without anybody knowing, or what share of all
+    clients (0.2 or "20%"): the rollback then goes at least as far as for any choice of so many, named.
+    ``since`` is the round from which on the named clients count as malicious, one for all or one for each
+    (``{"3": 20}``); what they sent before it counts as honest. Without it, every round counts.
+    """
+    bad = _check(history, malicious, beta, evidence, rule)
+    begun = _begun(history, bad, since)
+    more = undetected_count(unfound, len(history.clients), len(bad & {*history.clients}))
+    counted, everything = counted_rounds(history, evidence), counted_rounds(history, "all")
+    named = counted.influence(bad, begun)
+    found = with_undetected(counted, bad, named, more, begun) if more else named
+    candidates = history.kept or (0,)
+    sensitivity = _sums_before(candidates, found.rounds, found.sensitivity)
+    threshold = [beta * total for total in _sums_before(candidates, found.rounds, found.honest)]
+    index = _decide(sensitivity, threshold, rule)
+    replay = _replay(history, candidates[index:], bad)
+    moved = named if evidence == "all" else everything.influence(bad, begun)
+    left = _left(history, bad, begun, candidates, index, moved)
+    return Plan(
+        history=history,
+        malicious=tuple(sorted(bad)),
+        beta=float(beta),
+        evidence=evidence,
+        rule=rule,
+        candidates=tuple(candidates),
+        sensitivity=tuple(sensitivity),
+        threshold=tuple(threshold),
+        index=index,
+        model=history.rounds[candidates[index]].start,
+        replay=replay,
+        cost=_cost(history, replay, bad),
+        shares=_shares(named),
+        warnings=(
+            *_of_unfound(more),
+            *plan_warnings(history, bad, evidence, replay, since=begun, left=left),
+        ),
+        unfound=more,
+        since=begun,
+        poison_left=left.share if left else 0.0,
+    )
+
+
+def _check(
+    history: History, malicious: Collection[ClientId], beta: float, evidence: str, rule: str
+) -> frozenset[ClientId]:
+    if evidence not in EVIDENCE or rule not in RULES:
+        raise ConfigError(
+            f"evidence is one of {', '.join(EVIDENCE)} and rule one of {', '.join(RULES)}; "
+            f"got {evidence!r} and {rule!r}"
+        )
+    if isinstance(beta, bool) or not isinstance(beta, int | float) or not isfinite(beta) or beta < 0:
+        raise ConfigError(f"beta must be a number of 0 or more, got {beta!r}")
+    if not history.rounds:
+        raise HistoryError(f"{history.path}: no round has been recorded, there is nothing to roll back")
+    bad = frozenset([malicious] if isinstance(malicious, str) else malicious)
+    clients = set(history.clients)
+    if not bad:
+        raise ConfigError("no malicious client is named; name at least one")
+    if unknown := bad - clients - _turned_away(history):
+        raise ConfigError(f"{history.path}: no client {join_ids(unknown)} in this history{_hint(clients)}")
+    if bad >= clients:
+        raise ConfigError(f"all {len(clients)} clients are named malicious; nobody is left to recover with")
+    return bad
+
+
+def _begun(
+    history: History, bad: frozenset[ClientId], since: int | Mapping[ClientId, int] | None
+) -> dict[ClientId, int]:
+    """The round from which on each named client is malicious, where that is not the first."""
+    told = dict(since) if isinstance(since, Mapping) else dict.fromkeys(bad, 0 if since is None else since)
+    if unnamed := {*told} - bad:
+        raise ConfigError(f"since: {join_ids(unnamed)} is not named malicious")
+    last = len(history.rounds) - 1
+    for client, start in told.items():
+        if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start <= last:
+            raise ConfigError(
+                f"since: client {client} is said to be malicious from round {str(start)[:40]} on; the "
+                f"history has rounds 0 to {last}"
+            )
+    return {client: told[client] for client in sorted(told) if told[client]}
+
+
+def _turned_away(history: History) -> set[ClientId]:
+    return {r.client for entry in history.rounds for r in entry.rejected}
+
+
+def _hint(clients: Collection[ClientId]) -> str:
+    return f"; it has {join_ids(clients)}" if len(clients) <= 30 else f"; it has {len(clients)} others"
+
+
+def _sums_before(candidates: Sequence[int], rounds: Sequence[int], values: Matrix64) -> list[float]:
+    """For each candidate the sum over the rounds strictly before it."""
+    totals = [0.0, *np.cumsum(values).tolist()]
+    return [totals[bisect_left(rounds, candidate)] for candidate in candidates]
+
+
+def _decide(sensitivity: Sequence[float], threshold: Sequence[float], rule: str) -> int:
+    """j*: ``last`` takes the largest j with S(j) ≤ Φ(j), ``prefix`` the last before the first excess."""
+    within = [s <= phi for s, phi in zip(sensitivity, threshold, strict=True)]
+    if rule == "last":
+        return max(j for j, fine in enumerate(within) if fine)
+    return within.index(False) - 1 if False in within else len(within) - 1
+
+
+def _left(
+    history: History,
+    bad: frozenset[ClientId],
+    since: Mapping[ClientId, int],
+    candidates: Sequence[int],
+    index: int,
+    moved: Influence,
+) -> Left | None:
+    """What of the malicious clients' movement, by evidence ``all``, is in the model rolled back to."""
+    poison = _sums_before(candidates, moved.rounds, moved.sensitivity)
+    if poison[index] <= 0:
+        return None
+    honest = _sums_before(candidates, moved.rounds, moved.honest)
+    before = history.rounds[: candidates[index]]
+    theirs = {c for entry in before for c in entry.clients if c in bad and entry.index >= since.get(c, 0)}
+    clean = _decide(poison, [0.0] * len(poison), "prefix")
+    share = poison[index] / (poison[index] + honest[index])
+    return Left(share, frozenset(theirs), candidates[index], candidates[clean])
+
+
+def _replay(
+    history: History, rounds: Sequence[int], bad: Collection[ClientId]
+) -> tuple[tuple[int, tuple[ClientId, ...]], ...]:
+    entries = [history.rounds[t] for t in rounds]
+    return tuple(
+        (e.index, tuple(c for c, s in zip(e.clients, e.selected, strict=True) if s and c not in bad))
+        for e in entries
+    )
+
+
+def _cost(
+    history: History, replay: Sequence[tuple[int, Sequence[ClientId]]], bad: Collection[ClientId]
+) -> dict[str, float]:
+    """Client-rounds of the replay, beside those of training again from scratch."""
+    ours = sum(len(clients) for _, clients in replay)
+    scratch = sum(c not in bad for entry in history.rounds for c in entry.clients)
+    return {
+        "rounds": sum(bool(clients) for _, clients in replay),
+        "client_rounds": ours,
+        "retrain_rounds": len(history.rounds),
+        "retrain_client_rounds": scratch,
+        "share_of_retrain": ours / scratch if scratch else 0.0,
+    }
+
+
+def _of_unfound(count: int) -> list[str]:
+    return [SENTENCES["unfound"].format(count=count)] if count else []
+
+
+def _shares(found: Influence) -> dict[ClientId, float]:
+    """Each malicious client's part of the whole sensitivity, as a share of it."""
+    total = float(found.sensitivity.sum())
+    return {c: part / total if total > 0 else 0.0 for c, part in found.parts.items()}

@@ -1,0 +1,161 @@
+"""Where the examples of each client are in shared memory.
+
+Memory that processes share, without a name: it is gone when the last of them is, however they end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.errors import ConfigError
+from fedcrab.simulate.data import Dataset, Images, Labels
+from fedcrab.simulate.partition import Parts
+from fedcrab.types import ClientId
+
+LINE = 64
+Spec = list[tuple[str, list[int]]]  # dtype and shape of each array
+_numbers = itertools.count()
+
+
+def _places(spec: Spec) -> tuple[list[int], int]:
+    places, end = [], 0
+    for dtype, shape in spec:
+        places.append(end)
+        end += -(-prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE
+    return places, max(end, LINE)
+
+
+def map_arrays(descriptor: int, spec: Spec) -> list[NDArray[np.generic]]:
+    """The arrays in a piece of shared memory; the mapping lives as long as any of them."""
+    places, size = _places(spec)
+    block = mmap.mmap(descriptor, size)
+    return [
+        np.frombuffer(block, dtype, prod(shape), place).reshape(shape)
+        for (dtype, shape), place in zip(spec, places, strict=True)
+    ]
+
+
+def _anonymous(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("fedcrab")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+class Shared:
+    """A few arrays in one piece of shared memory, with a number by which processes speak of it."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.number = next(_numbers)
+        self.spec = spec
+        self.descriptor = _anonymous(_places(spec)[1])
+        weakref.finalize(self, os.close, self.descriptor)
+        self.arrays = map_arrays(self.descriptor, spec)
+
+
+class SharedArrays:
+    """The shared memory of a fleet and those derived from it, as long as somebody holds on to each piece."""
+
+    def __init__(self) -> None:
+        self._pieces: weakref.WeakValueDictionary[int, Shared] = weakref.WeakValueDictionary()
+        self._spare: list[Shared] = []
+
+    def allocate(self, spec: Spec) -> Shared:
+        """A new piece with arrays of these types and shapes."""
+        piece = Shared(spec)
+        self._pieces[piece.number] = piece
+        return piece
+
+    @contextmanager
+    def lend(self, spec: Spec) -> Iterator[Shared]:
+        """A piece for one round, the one of the round before where it fits: fresh memory is slow to fill.
+
+        After an error it is not used again, since a worker may still write to it.
+        """
+        spare = self._spare.pop() if self._spare else None
+        piece = spare if spare is not None and spare.spec == spec else self.allocate(spec)
+        yield piece
+        self._spare[:] = [piece]
+
+    def pieces(self) -> dict[int, Shared]:
+        """All that are still held, by number."""
+        return dict(self._pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientExamples:
+    """The stretch of shared memory that has a client's examples."""
+
+    memory: Shared
+    begin: int
+    count: int
+
+    def examples(self) -> tuple[Images, Labels]:
+        """Read-only views: a change would reach every fleet that shares the memory."""
+        rows = slice(self.begin, self.begin + self.count)
+        x, y = self.memory.arrays[0][rows].view(np.float32), self.memory.arrays[1][rows].view(np.int64)
+        x.flags.writeable = y.flags.writeable = False
+        return x, y
+
+
+def hold_parts(shelf: SharedArrays, dataset: Dataset, parts: Parts) -> dict[ClientId, ClientExamples]:
+    """Copy a data set in the order of the clients, so that each has one stretch."""
+    if not parts or any(not len(part) for part in parts):
+        raise ConfigError("a fleet needs one client or more, each with one example or more")
+    order = np.concatenate(parts)
+    if not 0 <= order.min() <= order.max() < len(dataset.train_y):
+        raise ConfigError(f"a partition names examples 0 to {len(dataset.train_y) - 1}, got {order.max()}")
+    memory = shelf.allocate([("f4", [len(order), *dataset.shape]), ("i8", [len(order)])])
+    np.take(dataset.train_x, order, axis=0, out=memory.arrays[0], mode="clip")
+    np.take(dataset.train_y, order, out=memory.arrays[1], mode="clip")
+    ends = np.cumsum([len(part) for part in parts])
+    return {
+        str(client): ClientExamples(memory, int(end) - len(part), len(part))
+        for client, (part, end) in enumerate(zip(parts, ends, strict=True))
+    }
+
+
+def hold_examples(
+    shelf: SharedArrays,
+    replaced: Mapping[ClientId, tuple[Images, Labels]],
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+) -> dict[ClientId, ClientExamples]:
+    """Copy the examples given for some clients."""
+    total = sum(len(y) for _, y in replaced.values())
+    memory = shelf.allocate([("f4", [total, *shape]), ("i8", [total])])
+    holdings, begin = {}, 0
+    for client, (x, y) in replaced.items():
+        _check(client, x, y, shape, classes)
+        holdings[client] = ClientExamples(memory, begin, len(y))
+        memory.arrays[0][begin : begin + len(y)] = x
+        memory.arrays[1][begin : begin + len(y)] = y
+        begin += len(y)
+    return holdings
+
+
+def _check(client: ClientId, x: Images, y: Labels, shape: tuple[int, ...], classes: int) -> None:
+    if np.shape(x) != (len(y), *shape) or not len(y):
+        raise ConfigError(
+            f"client {client!r}: needs one or more examples of shape {shape} with a label each, "
+            f"got x {np.shape(x)} and y {np.shape(y)}"
+        )
+    if not 0 <= np.min(y) <= np.max(y) < classes:
+        raise ConfigError(
+            f"client {client!r}: labels must be 0 to {classes - 1}, found {np.min(y)} to {np.max(y)}"
+        )

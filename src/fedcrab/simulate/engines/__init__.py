@@ -1,0 +1,38 @@
+"""Which engine trains which module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from fedcrab.simulate.engines.cnn import ChannelsLast, CnnEngine, batch_last, rewritten
+from fedcrab.simulate.engines.mlp import MlpEngine, layers_of
+from fedcrab.simulate.engines.plain import Engine, LocalTraining, PlainEngine
+
+
+def engine_for(module: nn.Module, local: LocalTraining, *, seed: int, shape: Sequence[int] = ()) -> Engine:
+    """The fastest engine that computes what the plain loop computes for this module.
+
+    ``shape`` is that of an example, without which the fastest one for CNNs cannot be made.
+    """
+    layers = layers_of(module)
+    if layers is not None:
+        return MlpEngine(layers, local, seed=seed)
+    network = rewritten(module)
+    if network is not None:
+        return CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
+    return PlainEngine(module, local, seed=seed)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Train on one thread: what a sum rounds to can depend on how many share it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

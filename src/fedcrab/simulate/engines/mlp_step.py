@@ -1,0 +1,283 @@
+"""One SGD step of many stacked MLPs: batched products, with the descent folded into them.
+
+Every matrix of a client begins a whole number of cache lines after that of the client before it: a product
+may round differently at another alignment of its operands, and so a client's bits do not depend on its
+place or its neighbours.
+
+Features that none of a client's examples uses: their weights get no gradient, so they need no arithmetic.
+
+A quarter of the pixels of some hundred MNIST images is black in all of them. What is left is the same sum
+without its zeros.
+
+What is kept from round to round: what is made of clients' examples, and memory to work in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import prod
+
+import torch
+from torch import Tensor
+
+from fedcrab.simulate.engines.plain import LocalTraining
+
+MINUS_ONE = torch.full((1, 1, 1), -1.0)
+LINE = 16  # float32 numbers in a cache line
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLayer:
+    """A linear layer's sizes, and where its weight (outputs x inputs) and bias are in the flat vector."""
+
+    inputs: int
+    outputs: int
+    weight: int
+    bias: int | None
+
+    @property
+    def after(self) -> int:
+        """The first place behind it."""
+        return self.weight + self.outputs * (self.inputs + (self.bias is not None))
+
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Place, rows and columns of its tensors."""
+        weight = (self.weight, self.outputs, self.inputs)
+        return [weight] if self.bias is None else [weight, (self.bias, 1, self.outputs)]
+
+
+def moved(layers: Sequence[LinearLayer], by: int) -> list[LinearLayer]:
+    """The same layers at other places of the vector."""
+    return [
+        replace(each, weight=each.weight + by, bias=None if each.bias is None else each.bias + by)
+        for each in layers
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """The tensors of one layer that a step of some clients on some rows works with."""
+
+    parameters: list[Tensor]  # weight, and bias if it has one
+    velocities: list[Tensor]
+    factors: list[Tensor]  # by which the error is multiplied for the gradient of each: inputs, ones
+    output: Tensor
+    error: Tensor
+
+
+def padded(count: int, rows: int, columns: int) -> Tensor:
+    """Room for matrices (count, rows, columns), each beginning on a cache line."""
+    stride = -(-rows * columns // LINE) * LINE
+    return torch.empty(count * stride).as_strided((count, rows, columns), (stride, columns, 1))
+
+
+class Stack:
+    """The tensors of one stack of clients, allocated once for a round."""
+
+    def __init__(
+        self, layers: list[LinearLayer], local: LocalTraining, starts: Sequence[Tensor], *, batch: int
+    ) -> None:
+        self._layers, self._local, self._starts, clients = layers, local, starts, len(starts)
+        self._outputs = [padded(clients, batch, layer.outputs) for layer in layers]
+        self._errors = [padded(clients, batch, layer.outputs) for layer in layers]
+        self._ones = padded(clients, 1, batch).fill_(1)
+        self._parameters = [self._loaded(layer) for layer in layers]
+        self._velocities = [
+            [padded(*p.shape).zero_() for p in tensors] if local.momentum else tensors
+            for tensors in self._parameters
+        ]
+        self._made: dict[tuple[int, int, int, int], list[_Operands]] = {}
+
+    def _loaded(self, layer: LinearLayer) -> list[Tensor]:
+        tensors = []
+        for at, rows, columns in layer.shapes():
+            tensor = padded(len(self._starts), rows, columns)
+            for place, start in enumerate(self._starts):
+                tensor[place].copy_(start[at : at + rows * columns].view(rows, columns))
+            tensors.append(tensor)
+        return tensors
+
+    def update(self, place: int) -> Tensor:
+        """Local minus start of the client at ``place``."""
+        start = self._starts[place]
+        local = torch.empty_like(start)
+        for layer, tensors in zip(self._layers, self._parameters, strict=True):
+            for (at, rows, columns), tensor in zip(layer.shapes(), tensors, strict=True):
+                local[at : at + rows * columns] = tensor[place].reshape(-1)
+        return local - start
+
+    def step(self, clients: slice, x: Tensor, labels: Tensor, *, below: Tensor | None = None) -> None:
+        """One SGD step of these clients on a batch of each; ``below`` takes the error with respect to x."""
+        layers = self._operands(clients, x)
+        for operands in layers[:-1]:
+            _forward(operands)
+            operands.output.relu_()
+        _forward(layers[-1])
+        _softmax_error(layers[-1], labels)
+        for under, operands in reversed(list(pairwise(layers))):
+            _backward(operands, under)
+        if below is not None:
+            torch.bmm(layers[0].error, layers[0].parameters[0], out=below)
+        for operands in layers:  # only now: the errors are made with the weights of the forward pass
+            self._descend(operands)
+
+    def _operands(self, clients: slice, x: Tensor) -> list[_Operands]:
+        """Made once for every set of clients and place of their batch."""
+        key = (clients.start, clients.stop, x.shape[1], x.data_ptr())
+        if key not in self._made:
+            self._made[key] = self._make_operands(clients, x)
+        return self._made[key]
+
+    def _make_operands(self, clients: slice, x: Tensor) -> list[_Operands]:
+        batch = slice(0, x.shape[1])
+        inputs = [x, *(output[clients, batch] for output in self._outputs)]
+        ones = self._ones[clients, :, batch]
+        return [
+            _Operands(
+                [p[clients] for p in self._parameters[place]],
+                [v[clients] for v in self._velocities[place]],
+                [inputs[place], ones],
+                inputs[place + 1],
+                self._errors[place][clients, batch],
+            )
+            for place in range(len(self._layers))
+        ]
+
+    def _descend(self, operands: _Operands) -> None:
+        """Descend: W ← (1 − lr·decay)·W − lr/n·errorᵀ·x, or with momentum v ← momentum·v + 1/n·errorᵀ·x."""
+        local, error, count = self._local, operands.error, operands.error.shape[1]
+        keep, rate = 1 - local.learning_rate * local.weight_decay, -local.learning_rate / count
+        if local.momentum:
+            keep, rate = local.momentum, 1 / count
+        weight, *bias = operands.velocities
+        weight.baddbmm_(error.mT, operands.factors[0], beta=keep, alpha=rate)
+        if bias:
+            bias[0].baddbmm_(operands.factors[1], error, beta=keep, alpha=rate)
+        if local.momentum:
+            for parameter, velocity in zip(operands.parameters, operands.velocities, strict=True):
+                velocity.add_(parameter, alpha=local.weight_decay)
+                parameter.add_(velocity, alpha=-local.learning_rate)
+
+
+def _forward(operands: _Operands) -> None:
+    """Layer: z = x·Wᵀ + b."""
+    weight, *bias = operands.parameters
+    if bias:
+        torch.baddbmm(bias[0], operands.factors[0], weight.mT, out=operands.output)
+    else:
+        torch.bmm(operands.factors[0], weight.mT, out=operands.output)
+
+
+def _softmax_error(operands: _Operands, labels: Tensor) -> None:
+    """Of the summed cross-entropy: ∂/∂z = softmax(z) − onehot(y)."""
+    torch.softmax(operands.output, -1, out=operands.error)
+    operands.error.scatter_add_(2, labels, MINUS_ONE.expand(labels.shape))
+
+
+def _backward(operands: _Operands, below: _Operands) -> None:
+    """Through the weights and the ReLU below: error·W where the output was positive, else 0."""
+    torch.bmm(operands.error, operands.parameters[0], out=below.error)
+    pass_relu(below.error, below.output)
+
+
+def pass_relu(error: Tensor, output: Tensor) -> None:
+    """Leave the error where the output was positive; elsewhere it is 0."""
+    torch.ops.aten.threshold_backward.grad_input(error, output, 0, grad_input=error)
+
+
+STEP = 32  # the kept ones are filled up to a multiple of this, so that clients of one size are stacked
+
+
+def used_features(x: Tensor) -> Tensor:
+    """The features that are not 0 in every example, and as many others as make a multiple of STEP."""
+    unused = torch.from_numpy(~x.numpy().any(axis=0))
+    wanted = -(-int((~unused).sum()) // STEP) * STEP
+    return torch.argsort(unused.to(torch.uint8), stable=True)[: max(STEP, wanted)].sort().values
+
+
+class UsedFeatures:
+    """From the vectors of a model to those of one whose first layer has only some inputs, and back.
+
+    The narrow model has a whole number of cache lines of inputs; those too many are 0 in every example.
+    """
+
+    def __init__(self, layers: list[LinearLayer], inputs: int) -> None:
+        first = layers[0]
+        self._outputs, self._all, self._inputs = first.outputs, first.inputs, inputs
+        self.width = -(-inputs // LINE) * LINE
+        gone = first.outputs * (first.inputs - self.width)
+        below, *above = moved(layers, -gone)
+        self.layers = [replace(below, inputs=self.width, weight=first.weight), *above]
+
+    def narrow(self, model: Tensor, features: Tensor) -> Tensor:
+        """The model with only these inputs."""
+        weight, rest = model[: self._outputs * self._all], model[self._outputs * self._all :]
+        narrow = weight.new_zeros(self._outputs * self.width + len(rest))
+        self._weight(narrow).copy_(weight.view(-1, self._all).index_select(1, features))
+        narrow[self._outputs * self.width :] = rest
+        return narrow
+
+    def examples(self, x: Tensor, features: Tensor, out: Tensor) -> None:
+        """The examples with only these features."""
+        if self.width == self._inputs:
+            torch.index_select(x, 1, features, out=out)
+        else:
+            out[:, : self._inputs] = x.index_select(1, features)
+            out[:, self._inputs :] = 0
+
+    def widen(self, update: Tensor, features: Tensor, out: Tensor) -> None:
+        """An update of the narrow model as one of the whole model."""
+        after = self._outputs * self._all
+        everywhere = features.expand(self._outputs, -1)
+        out[:after].zero_().view(-1, self._all).scatter_(1, everywhere, self._weight(update))
+        out[after:] = update[self._outputs * self.width :]
+
+    def _weight(self, narrow: Tensor) -> Tensor:
+        return narrow[: self._outputs * self.width].view(-1, self.width)[:, : self._inputs]
+
+
+MOST_BYTES = 256 << 20
+
+
+class ClientCache:
+    """Tensors by key, the ones used last, as many as fit."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._tensors: dict[Hashable, Tensor] = {}
+        self._most, self._bytes = most_bytes, 0
+
+    def get(self, held: Hashable, what: str, make: Callable[[], Tensor]) -> Tensor:
+        """The one kept for these examples, or made anew; ``held`` of None names no examples."""
+        if held is None:
+            return make()
+        found = self._tensors.pop((held, what), None)
+        if found is None:
+            found = make()
+            self._bytes += found.nbytes
+        self._tensors[held, what] = found
+        self._let_go()
+        return found
+
+    def _let_go(self) -> None:
+        while self._bytes > self._most:
+            self._bytes -= self._tensors.pop(next(iter(self._tensors))).nbytes
+
+
+class Workspace:
+    """Memory to work in, lent again and again: fresh memory is slow to fill."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.empty(0)
+
+    def lend(self, *shapes: tuple[int, ...]) -> list[Tensor]:
+        """Tensors of these shapes, each on a cache line, in place of all lent before; nothing is set."""
+        sizes = [-(-prod(shape) // LINE) * LINE for shape in shapes]
+        if len(self._numbers) < sum(sizes):
+            self._numbers = torch.empty(sum(sizes))
+        ends = list(accumulate(sizes))
+        return [
+            self._numbers[end - size : end - size + prod(shape)].view(shape)
+            for size, end, shape in zip(sizes, ends, shapes, strict=True)
+        ]

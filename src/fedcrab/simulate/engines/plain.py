@@ -1,0 +1,135 @@
+"""The plain loop: any module, one client after the other, with autograd.
+
+SGD over a list of tensors: a few fused calls a step in place of an optimiser object.
+
+The same arithmetic as ``torch.optim.SGD``, whose import alone costs a worker a second or two.
+
+What a client does in a round: its settings, its batches, and what an engine that trains it must do.
+
+Three engines do the same arithmetic: `plain` for any module, `stacked` for linear layers, `convolution`
+for small CNNs. Each client's result depends on (seed, round, client, start, its examples) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedcrab.errors import ConfigError
+from fedcrab.seeds import rng_for
+from fedcrab.simulate.models import read, tensors, write
+from fedcrab.types import ClientId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTraining:
+    """SGD on a client: g + weight_decay·w, gathered with momentum, times the learning rate."""
+
+    learning_rate: float = 0.005
+    batch: int = 64  # the last batch of an epoch may be smaller; none is dropped
+    epochs: int = 5
+    momentum: float = 0.0  # 0 is plain SGD; starts from rest in every round
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.learning_rate < float("inf"):
+            raise ConfigError(f"learning_rate must be 0 or more and finite, got {self.learning_rate}")
+        if self.batch < 1 or self.epochs < 0:
+            raise ConfigError(
+                f"batch must be 1 or more and epochs 0 or more, got {self.batch}, {self.epochs}"
+            )
+        if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < float("inf"):
+            raise ConfigError(
+                "momentum must be 0 or more and under 1, weight_decay 0 or more, "
+                f"got {self.momentum}, {self.weight_decay}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One client's work: its examples, and the row that takes its update."""
+
+    client: ClientId
+    x: Tensor
+    y: Tensor
+    update: Tensor
+    held: Hashable = None  # names the examples, if they never change: what is made of them may then be kept
+
+
+class Engine(Protocol):
+    """A way to train clients. ``together``: how many it likes to be given at once."""
+
+    @property
+    def together(self) -> int:
+        """How many clients gain from being trained in one call; 1 if none do."""
+        ...
+
+    def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
+        """Train every task from ``start`` and write local minus start into its row."""
+        ...
+
+
+def orders(seed: int, round: int, client: ClientId, *, count: int, epochs: int) -> Iterator[Tensor]:
+    """The order of a client's examples in each epoch of a round; batches are its consecutive pieces."""
+    rng = rng_for(seed, "batches", round, client)
+    for _ in range(epochs):
+        yield torch.from_numpy(rng.permutation(count))
+
+
+class Sgd:
+    """The descent of one client in one round, from rest."""
+
+    def __init__(self, parameters: Sequence[Tensor], local: LocalTraining) -> None:
+        self._parameters, self._local = [p.detach() for p in parameters], local
+        self._velocities = [torch.zeros_like(p) for p in self._parameters] if local.momentum else []
+
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Descend: v ← momentum·v + g + decay·w, then w ← w − lr·v; a tensor without gradient stays."""
+        local = self._local
+        used = [place for place, gradient in enumerate(gradients) if gradient is not None]
+        parameters = [self._parameters[place] for place in used]
+        steps = [gradient for gradient in gradients if gradient is not None]
+        if local.weight_decay:
+            steps = list(torch._foreach_add(steps, parameters, alpha=local.weight_decay))
+        if local.momentum:
+            velocities = [self._velocities[place] for place in used]
+            torch._foreach_mul_(velocities, local.momentum)
+            torch._foreach_add_(velocities, steps)
+            steps = velocities
+        torch._foreach_add_(parameters, steps, alpha=-local.learning_rate)
+
+
+class PlainEngine:
+    """What every other engine must equal."""
+
+    together = 1
+
+    def __init__(self, module: nn.Module, local: LocalTraining, *, seed: int) -> None:
+        self._module, self._local, self._seed = module, local, seed
+        self._tensors = list(tensors(module).values())
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+
+    def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
+        """Train every task from ``start`` and write local minus start into its row."""
+        self._module.train()
+        with torch.random.fork_rng(devices=[]):
+            for task in tasks:
+                self._one(start, task, round, epochs)
+
+    def _one(self, start: Tensor, task: Task, round: int, epochs: int) -> None:
+        draws = rng_for(self._seed, "module", round, task.client)  # for dropout and the like
+        torch.default_generator.manual_seed(int(draws.integers(2**62)))
+        write(self._tensors, start)
+        descent = Sgd(self._parameters, self._local)
+        for order in orders(self._seed, round, task.client, count=len(task.y), epochs=epochs):
+            for rows in torch.split(order, self._local.batch):
+                descent.step(self._gradients(task.x.index_select(0, rows), task.y.index_select(0, rows)))
+        torch.sub(read(self._tensors), start, out=task.update)
+
+    def _gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor | None]:
+        loss = nn.functional.cross_entropy(self._module(x), y)
+        return torch.autograd.grad(loss, self._parameters, allow_unused=True)

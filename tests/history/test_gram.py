@@ -1,0 +1,77 @@
+"""Norms of combinations from few numbers equal those from the vectors."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcrab.history.gram import measure, measure_sketched, sketch_error
+from fedcrab.vectors import InMemory
+
+
+def points(seed: int, rows: int, size: int, kind: str) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(rows, size))
+    if kind == "close":
+        vectors = rng.normal(size=size) + 1e-6 * vectors
+    if kind == "dependent":
+        vectors[rows // 2 :] = vectors[0]
+        vectors[-1] = 0
+    if kind == "uneven":
+        vectors *= 10.0 ** rng.integers(-12, 12, (rows, 1))
+    return vectors.astype(np.float32)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 9),
+    st.sampled_from([1, 3, 50, 5000]),
+    st.sampled_from(["spread", "close", "dependent", "uneven"]),
+    st.integers(0, 2),
+)
+def test_any_combination_has_the_length_that_the_vectors_give(
+    seed: int, rows: int, size: int, kind: str, references: int
+) -> None:
+    vectors = points(seed, rows, size, kind)
+    rng = np.random.default_rng(seed + 1)
+    means = [rng.normal(size=size) for _ in range(references)]
+    found = measure(vectors, vectors[0], [InMemory(m) for m in means], (slice(0, size),)).coordinates
+    everything = np.vstack([vectors.astype(float), *means]) if means else vectors.astype(float)
+    factors = rng.normal(size=len(everything))
+    direct = np.linalg.norm(factors @ everything)
+    scale = np.abs(factors) @ np.linalg.norm(everything, axis=1)
+    ours = np.linalg.norm(found.combine(range(len(everything)), factors))
+    assert ours == pytest.approx(direct, rel=1e-6, abs=1e-13 * scale)
+    lengths = np.linalg.norm(everything, axis=1)
+    assert (abs(found.gram() - everything @ everything.T) <= 1e-12 * np.outer(lengths, lengths)).all()
+
+
+def test_norms_and_cosines_by_hand() -> None:
+    vectors = np.array([[3, 4], [0, 0], [-4, 3]], np.float32)
+    found = measure(vectors, np.array([3, 4], np.float32), [], (slice(0, 2),))
+    assert found.norms.tolist() == [5, 0, 5]
+    assert found.cosines.tolist() == [1, -1, 0]
+    nothing = measure(vectors, np.zeros(2, np.float32), [], (slice(0, 2),))
+    assert nothing.cosines.tolist() == [-1, -1, -1]
+
+
+def test_buffers_are_no_part_of_any_norm() -> None:
+    vectors = np.array([[3, 1e9, 4]], np.float32)
+    found = measure(vectors, vectors[0], [], (slice(0, 1), slice(2, 3)))
+    assert found.norms.tolist() == [5]
+    assert found.cosines.tolist() == [1]
+
+
+def test_sketches_keep_lengths_within_the_stated_error() -> None:
+    rng = np.random.default_rng(5)
+    vectors = rng.normal(size=(40, 3000)).astype(np.float32)
+    ratios = []
+    for t in range(60):
+        found = measure_sketched(vectors, vectors[0], [], (slice(0, 3000),), size=128, seed=1, round=t)
+        factors = rng.normal(size=40)
+        length = np.linalg.norm(found.coordinates.combine(range(40), factors))
+        ratios.append(length / np.linalg.norm(factors @ vectors.astype(float)))
+    exact = measure(vectors, vectors[0], [], (slice(0, 3000),))
+    assert found.norms.tolist() == pytest.approx(exact.norms.tolist(), rel=1e-12)
+    assert np.mean(ratios) == pytest.approx(1, abs=4 * sketch_error(128) / np.sqrt(60))
+    assert np.std(ratios) < 1.5 * sketch_error(128)

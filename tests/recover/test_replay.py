@@ -1,0 +1,222 @@
+"""The corrected replay against a naive version with all vectors, against retraining, and under attack."""
+
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcrab import Compact, Everything, Plan, plan
+from fedcrab.aggregate import median, trimmed_mean
+from fedcrab.recover import replay, retrain
+from fedcrab.recover.correction import correction_of
+from fedcrab.recover.replay import predicted_error
+from fedcrab.seeds import rng_for
+from fedcrab.types import Layout, Updates
+from recover.scenes import Answering, Quadratics, record
+
+CLIENTS, ILL = list("abcdefghijkl"), frozenset("be")
+TASK = Quadratics(size=30, ill=ILL)
+ROUNDS = 16
+
+
+def trained(path: Path, selection: object, share: float = 1.0) -> Plan:
+    model = np.zeros(TASK.size, np.float32)
+    history = record(path / "h", Answering(TASK.answer), CLIENTS, ROUNDS, selection, model=model, share=share)
+    return plan(history, ILL, beta=0)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return trained(tmp_path_factory.mktemp("everything"), Everything())
+
+
+def bfgs(pairs: list, v: np.ndarray) -> np.ndarray:
+    """B·v by the BFGS recursion, B formed."""
+    w, g = pairs[-1]
+    B = (g @ w) / (w @ w) * np.eye(len(v))
+    for w, g in pairs:
+        Bw = B @ w
+        B = B - np.outer(Bw, Bw) / (w @ Bw) + np.outer(g, g) / (g @ w)
+    return B @ v
+
+
+def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, settle: int | None) -> list:
+    """Every model of a replay by the mean, and who was asked; by the formulas, one vector at a time."""
+    history = decided.history
+    x = history.model(decided.rollback_round).astype(float)
+    pairs, least, found = [], 2 if trust else 5, []
+    uneven = 0.0
+    next_contact, count = decided.rollback_round + 1, asked or least
+    for t in range(decided.rollback_round, ROUNDS):
+        sent = history.updates(t)
+        stored = {
+            c: (u.astype(float), n) for c, u, n in zip(sent.clients, sent.vectors, sent.weights, strict=True)
+        }
+        stored = {c: u for c, u in stored.items() if c not in ILL}
+        total = sum(n for _, n in stored.values())
+        mean = sum(n * u for u, n in stored.values()) / total
+        v, c = x - history.model(t), None
+        predicted = None
+        if pairs and v.any():
+            predicted = bfgs(pairs, v)
+            predicted = predicted * min(1, np.linalg.norm(mean) / np.linalg.norm(predicted))
+        order = rng_for(history.charter.seed, "replay", t).permutation(len(stored))
+        settled = 1 + (uneven > 1.0) if settle is None else settle
+        everybody = t >= ROUNDS - settled or (t >= next_contact and count >= len(stored))
+        drawn = [sorted(stored)[i] for i in order[:count]] if t >= next_contact else []
+        drawn = sorted(stored) if everybody else sorted(drawn)
+        drawn = drawn if v.any() else []
+        step = mean if predicted is None else mean + predicted
+        if drawn:
+            fresh = {c: TASK.answer(x.astype(np.float32), c, t)[0] for c in drawn}
+            rows = [fresh[c] - stored[c][0] for c in drawn]
+            if not trust:
+                usual = np.median([np.linalg.norm(r) for r in rows])
+                rows = [r * min(1, 2 * usual / np.linalg.norm(r)) for r in rows]
+                c = np.median(rows, axis=0)
+            else:
+                n = [stored[c][1] for c in drawn]
+                c = sum(a * r for a, r in zip(n, rows, strict=True)) / sum(n)
+            step = mean + c
+            if everybody:
+                step = sum(stored[c][1] * fresh[c] for c in drawn) / total
+            spread2 = sum(np.linalg.norm(r - c) ** 2 for r in rows) / max(len(rows) - 1, 1)
+            noise2 = spread2 / len(rows) * (1 - len(rows) / len(stored))
+            surprise = c if predicted is None else c - predicted
+            missed = np.sqrt(max(np.linalg.norm(surprise) ** 2 - noise2, 0))
+            room = 0.25 * np.linalg.norm(x - history.initial_model()) / missed if missed else 9
+            gap = min(1 + int(room), 5)
+            uneven = np.sqrt(spread2) / np.linalg.norm(step)
+            next_contact = t + (every or gap)
+            count = asked or max(least, ceil(min(spread2 / np.linalg.norm(step) ** 2, 10)))
+            pairs = [*pairs, (v, c)][-2:]
+        x = x + step
+        found.append((x, tuple(drawn)))
+    return found
+
+
+@pytest.mark.parametrize("share", [1.0, 0.7])
+@pytest.mark.parametrize("selection", [Everything(), Compact()], ids=["everything", "compact"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trust": False, "every": 3, "asked": 5, "settle": 2},
+        {"trust": True, "every": 2, "asked": 2, "settle": 1},
+        {"trust": False, "every": None, "asked": None, "settle": None},
+        {"trust": True, "every": None, "asked": None, "settle": 0},
+    ],
+    ids=["fixed", "trusting", "usual", "usual-trusting"],
+)
+def test_it_equals_the_naive_version(options: dict, selection: object, share: float, tmp_path: Path) -> None:
+    decided = trained(tmp_path, selection, share)
+    steps, expected = list(replay(decided, Answering(TASK.answer), **options)), naive(decided, **options)
+    assert [s.asked for s in steps] == [asked for _, asked in expected]
+    for step, (model, _) in zip(steps, expected, strict=True):
+        np.testing.assert_allclose(step.model, model, rtol=1e-3, atol=1e-3 * np.abs(model).max())
+
+
+@pytest.mark.parametrize("rule", [None, median(), trimmed_mean(trim=1)], ids=["mean", "median", "trimmed"])
+def test_with_every_client_asked_it_is_retraining(rule, everything: Plan) -> None:
+    """Deterministic clients: the stored updates of round 0 are what they would answer."""
+    ours = list(replay(everything, Answering(TASK.answer), aggregate=rule, every=1, asked=99))
+    again = list(retrain(everything, Answering(TASK.answer), aggregate=rule))
+    assert ours[0].asked == ()
+    assert [s.model.tobytes() for s in ours] == [s.model.tobytes() for s in again]
+
+
+def test_it_ends_near_retraining_and_asks_few(everything: Plan) -> None:
+    fleet = Answering(TASK.answer)
+    steps = list(replay(everything, fleet))
+    again = list(retrain(everything, Answering(TASK.answer)))[-1].model
+    poisoned = everything.history.final_model()
+    assert np.linalg.norm(steps[-1].model - again) < 0.05 * np.linalg.norm(poisoned - again)
+    assert fleet.client_rounds() < 0.5 * 10 * ROUNDS
+    assert len(steps[-1].asked) == 10  # it settles with every honest participant
+
+
+def test_contacts_are_dense_at_first_and_the_steps_say_what_was_measured(everything: Plan) -> None:
+    steps = list(replay(everything, Answering(TASK.answer)))
+    contacts = [s.round for s in steps if s.asked]
+    gaps = [b - a for a, b in pairwise(contacts)]
+    assert contacts[0] == 1
+    assert gaps[0] <= 2 <= max(gaps) <= 5
+    assert len(contacts) < len(steps)
+    errors = [s.replay.error for s in steps]
+    assert errors == sorted(errors)
+    assert errors[-1] > 0
+    for step in steps[1:]:
+        assert (step.replay.step_error == step.replay.standard_error) == bool(step.asked)
+
+
+def test_the_end_says_how_far_it_can_be_trusted(everything: Plan) -> None:
+    last = list(replay(everything, Answering(TASK.answer)))[-1]
+    start, layout = everything.history.model(0), everything.history.charter.layout
+    sentence = predicted_error(last.replay, start, last.model, layout)
+    assert sentence.startswith(f"predicted distance to retraining: {last.replay.error:.3g}, ")
+    assert "\n" not in sentence
+    assert predicted_error(last.replay, start, start, layout).count("%") == 0
+
+
+def test_one_liar_among_those_asked_moves_it_little(everything: Plan) -> None:
+    """Its answers are a thousand times too long; with the mean of two they would be the model."""
+
+    def lying(model, client, t, epochs):
+        update, examples = TASK.answer(model, client, t, epochs)
+        return (1000 * np.ones_like(update) if client == "c" and t < ROUNDS - 1 else update), examples
+
+    honest, lied = (
+        list(replay(everything, Answering(answer), settle=0, every=2, asked=5))[-2].model
+        for answer in (TASK.answer, lying)
+    )
+    fooled = list(replay(everything, Answering(lying), settle=0, every=2, trust=True))[-2].model
+    assert np.linalg.norm(lied - honest) < 0.02 * np.linalg.norm(fooled - honest)
+
+
+def test_others_are_asked_in_place_of_those_who_do_not_answer(everything: Plan) -> None:
+    def sometimes(model, client, t, epochs):
+        return None if client in "acd" else TASK.answer(model, client, t, epochs)
+
+    steps = list(replay(everything, Answering(sometimes), every=3, asked=5, settle=0))
+    for step in (s for s in steps if s.asked):
+        assert len(set(step.asked) - set("acd")) == 5
+        assert {r.client for r in step.dropped} == set(step.asked) & set("acd")
+        assert set(step.clients) == set(CLIENTS) - ILL
+
+
+def test_without_any_answer_the_stored_updates_are_replayed_and_the_step_says_so(everything: Plan) -> None:
+    steps = list(replay(everything, Answering(lambda *_: None)))
+    for step in steps:
+        stored = everything.history.updates(step.round).without(ILL)
+        assert step.clients == stored.clients == step.estimated
+        assert len(step.dropped) == len(step.asked)
+
+
+def test_an_incident_in_the_middle_is_replayed_from_there(tmp_path: Path) -> None:
+    def late(model, client, t, epochs):
+        shift = 30 if client in ILL and t >= 8 else 0
+        update, examples = Quadratics(size=30).answer(model, client, t, epochs)
+        return update + shift, examples
+
+    model = np.zeros(30, np.float32)
+    history = record(tmp_path / "h", Answering(late), CLIENTS, ROUNDS, Everything(), model=model)
+    decided = plan(history, ILL, beta=1.0)
+    assert decided.rollback_round > 0
+    steps = list(replay(decided, Answering(late)))
+    assert [s.round for s in steps] == list(range(decided.rollback_round, ROUNDS))
+    assert steps[0].asked == ()
+
+
+def test_the_median_is_clipped_and_integers_are_left_alone() -> None:
+    layout = Layout.flat(2)
+    stored = Updates(tuple("abc"), np.zeros((3, 2), np.float32), np.ones(3))
+    fresh = Updates(tuple("abc"), np.array([[1, 0], [0, 1], [300, 400]], np.float32), np.ones(3))
+    found = correction_of(fresh, stored, trust=False, layout=layout)
+    assert found is not None
+    np.testing.assert_allclose(found.vector, [1, 1])  # of (1, 0), (0, 1) and (1.2, 1.6)
+    assert found.standard_error == 0  # everybody answered
+    assert correction_of(fresh.only("ab"), stored, trust=False, layout=layout) is None
+    trusted = correction_of(fresh.only("ab"), stored, trust=True, layout=layout)
+    assert trusted is not None
+    np.testing.assert_allclose(trusted.vector, [0.5, 0.5])
