@@ -10,6 +10,7 @@ ORDER = [
     "cli",
     "nvflare",
     "flower",
+    "recording",
     "demo",
     "reproduce",
     "report",

@@ -12,7 +12,7 @@ from siteapp import client, server, task
 from fedcrab import History, Updates
 from fedcrab.aggregate import fedavg
 from fedcrab.flower import Patience, Recorder
-from fedcrab.flower.arrays import ArrayLayout
+from fedcrab.flower.arrays import array_layout
 from fedcrab.train import train
 
 SITES = [f"site-{i}" for i in range(8)]
@@ -47,7 +47,7 @@ def context(**config: object) -> Context:
 class Plain:
     """The same sites as a fleet of one process, without Flower."""
 
-    model = ArrayLayout.of(initial())
+    model = array_layout(initial())
 
     def train(self, model, clients, *, round, epochs=None) -> Updates:
         answers = {}

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from fedcrab import ConfigError
-from fedcrab.flower.arrays import ArrayLayout, numbers
-from fedcrab.flower.replies import UpdateBuffers
-from fedcrab.flower.training_history import divergence, weighted_median
+from fedcrab.flower.arrays import array_layout, numbers
+from fedcrab.recording.arrays import UpdateBuffers
+from fedcrab.recording.training_history import divergence, weighted_median
 
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 DTYPES = st.sampled_from(["<f2", "<f4", "<f8", ">f4", "<i8", "|u1", ">i2"])
@@ -41,7 +41,7 @@ def test_a_model_keeps_its_names_types_and_buffers() -> None:
         "head": np.full(4, 0.5, np.float64),
     }
     record = ArrayRecord({name: Array(array) for name, array in given_arrays.items()})
-    model = ArrayLayout.of(record)
+    model = array_layout(record)
     assert [(f.name, f.trained, f.integer) for f in model.layout.fields] == [
         ("conv.weight", True, False),
         ("bn.running_mean", False, False),
@@ -52,13 +52,13 @@ def test_a_model_keeps_its_names_types_and_buffers() -> None:
     for name, array in given_arrays.items():
         assert back[name].numpy().dtype == array.dtype
         np.testing.assert_array_equal(back[name].numpy(), array)
-    assert not ArrayLayout.of(record, buffers=["head", "bn.num_batches_tracked"]).layout.fields[3].trained
+    assert not array_layout(record, buffers=["head", "bn.num_batches_tracked"]).layout.fields[3].trained
 
 
 @given(DTYPES.flatmap(lambda d: arrays_of.arrays(d, SHAPES)), st.booleans(), st.integers(0, 99))
 def test_a_difference_is_the_flat_vector_minus_the_start(array: np.ndarray, turned: bool, seed: int) -> None:
     record = ArrayRecord({"a": Array(np.asfortranarray(array) if turned else array)})
-    model = ArrayLayout.of(record)
+    model = array_layout(record)
     start = np.random.default_rng(seed).standard_normal(array.size).astype(np.float32)
     with np.errstate(all="ignore"):
         expected = model.flatten(record) - start
@@ -88,7 +88,7 @@ def test_room_comes_back_after_the_next_round_and_not_before() -> None:
 def test_what_is_no_model_is_refused(arrays, buffers, told) -> None:
     record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
     with pytest.raises(ConfigError, match=told):
-        ArrayLayout.of(record, buffers=buffers)
+        array_layout(record, buffers=buffers)
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(1, 9)), min_size=1, max_size=9))

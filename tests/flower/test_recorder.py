@@ -205,9 +205,7 @@ def test_every_strategy_here_is_a_current_one() -> None:
 
 def test_the_head_is_logged_every_so_many_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(
-        "fedcrab.flower.training_history.log", lambda _level, text, *more: said.append(text % more)
-    )
+    monkeypatch.setattr("fedcrab.flower.recorder.log", lambda _level, text, *more: said.append(text % more))
     recorder = Recorder(everyone(), tmp_path / "h", patience=HASTY, head_every=2)
     recorder.start(grid(), initial(), num_rounds=5)
     noted = [line.rsplit(": ", 1)[1] for line in said if "head after round" in line]

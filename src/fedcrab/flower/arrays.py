@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,8 @@ from numpy.typing import NDArray
 
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
-from fedcrab.types import Field, Layout, Vector
+from fedcrab.recording.arrays import ArrayLayout
 
-STATISTICS = ("running_mean", "running_var")  # what torch calls BatchNorm's buffers
 PLAIN = "numpy.ndarray"  # the one serialisation that Flower has
 LONGEST_HEADER = 2**12
 HEADER = re.compile(  # of numpy's file format, version 1, as numpy writes it
@@ -30,60 +30,14 @@ HEADER = re.compile(  # of numpy's file format, version 1, as numpy writes it
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayLayout:
-    """What a model looks like on Flower's side: its arrays by name, in their order, with their types."""
+def array_layout(arrays: ArrayRecord, *, buffers: Collection[str] | None = None) -> ArrayLayout:
+    """What a model looks like on Flower's side."""
+    return ArrayLayout.of(arrays, buffers=buffers, read=numbers, pack=as_record)
 
-    layout: Layout
-    dtypes: Mapping[str, str]
 
-    @classmethod
-    def of(cls, arrays: ArrayRecord, *, buffers: Collection[str] | None = None) -> ArrayLayout:
-        """The shape of these arrays.
-
-        ``buffers`` names those that are not trained; unless given, whole numbers and BatchNorm's statistics.
-        """
-        if not arrays:
-            raise ConfigError("the initial arrays are empty; there is nothing to record")
-        if unknown := set(buffers or ()) - set(arrays):
-            raise ConfigError(
-                f"no array {sorted(unknown)[0]!r} to be a buffer; there are {', '.join(arrays)}"
-            )
-        fields = tuple(_field(name, array, buffers) for name, array in arrays.items())
-        return cls(Layout(fields), {name: array.dtype for name, array in arrays.items()})
-
-    def flatten(self, arrays: ArrayRecord, out: Vector | None = None) -> Vector:
-        """The arrays as one vector; ValueError where they are not those of this model."""
-        vector = np.empty(self.layout.size, np.float32) if out is None else out
-        views = self.layout.views(vector)
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is infinite, and is told so
-            for name, array in self._matching(arrays).items():
-                views[name][...] = array
-        return vector
-
-    def difference(self, arrays: ArrayRecord, start: Vector, out: Vector) -> Vector:
-        """The arrays minus ``start``, in one pass over each that is float32 already."""
-        views, starts = self.layout.views(out), self.layout.views(start)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for name, array in self._matching(arrays).items():
-                rounded = array.astype(np.float32, copy=False)
-                np.subtract(rounded, starts[name], out=views[name])
-        return out
-
-    def _matching(self, arrays: ArrayRecord) -> dict[str, NDArray[np.generic]]:
-        """The numbers of each array, of the shape that the model has."""
-        if set(arrays) != set(self.dtypes):
-            raise ValueError(f"the arrays are {_listed(arrays)} in place of {_listed(self.dtypes)}")
-        found = {f.name: numbers(arrays[f.name]) for f in self.layout.fields}
-        for f in self.layout.fields:
-            if (shape := found[f.name].shape) != f.shape:
-                raise ValueError(f"array {f.name!r} has shape {str(shape)[:40]} in place of {f.shape}")
-        return found
-
-    def arrays(self, vector: Vector) -> ArrayRecord:
-        """The vector as arrays of the types that the training began with."""
-        views = self.layout.views(vector)
-        return ArrayRecord({name: Array(_cast(view, self.dtypes[name])) for name, view in views.items()})
+def as_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
+    """Numpy arrays by name as Flower has them."""
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
 def numbers(array: Array) -> NDArray[np.generic]:
@@ -99,29 +53,6 @@ def numbers(array: Array) -> NDArray[np.generic]:
     if dtype.itemsize * prod(shape) != len(array.data) - found.end():
         raise ValueError("an array that cannot be read: it is not as long as it says")
     return np.frombuffer(array.data, dtype, offset=found.end()).reshape(shape, order="F" if fortran else "C")
-
-
-def _cast(view: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
-    kind = np.dtype(dtype)
-    return np.array(view if kind.kind == "f" else np.rint(view), kind, order="C")
-
-
-def _field(name: str, array: Array, buffers: Collection[str] | None) -> Field:
-    kind = np.dtype(array.dtype).kind
-    if kind not in "fiu":
-        raise ConfigError(f"array {name!r} is {array.dtype}; a model is made of floating and whole numbers")
-    whole = kind != "f"
-    guessed = whole or name.rpartition(".")[2] in STATISTICS
-    buffer = guessed if buffers is None else name in buffers
-    if whole and not buffer:
-        raise ConfigError(
-            f"array {name!r} is {array.dtype}; whole numbers cannot be trained, name it a buffer"
-        )
-    return Field(name, tuple(array.shape), trained=not buffer, integer=whole)
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(sorted(map(str, names)))[:200] or "none"
 
 
 KEY = "flower"
@@ -159,9 +90,14 @@ class RunMetadata:
             )
         return notes
 
+    def check_identity(self, scheme: str, path: Path) -> None:
+        """Clients are named now as they were when the history began."""
+        if scheme != self.identity:
+            raise ConfigError(f"{path}: its clients are named by {self.identity}, those here by {scheme}")
+
     def model(self, history: History) -> ArrayLayout:
         """What the history's model looks like on Flower's side."""
-        return ArrayLayout(history.charter.layout, self.dtypes)
+        return ArrayLayout(history.charter.layout, self.dtypes, numbers, as_record)
 
 
 def plain(config: ConfigRecord | None) -> dict[str, Any]:

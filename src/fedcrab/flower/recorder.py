@@ -7,7 +7,7 @@ apart from what the strategy made, so that a training killed and resumed is the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from logging import INFO
 from os import PathLike
@@ -19,13 +19,16 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedcrab.errors import ConfigError, RecordError
-from fedcrab.flower.arrays import ArrayLayout, RunMetadata, plain
+from fedcrab.flower.arrays import RunMetadata, array_layout, plain
 from fedcrab.flower.fleet import Identities
-from fedcrab.flower.replies import ReplyCollector, UpdateBuffers
-from fedcrab.flower.training_history import REPORTED, EvaluateFn, TrainingHistory
+from fedcrab.flower.replies import ReplyCollector
 from fedcrab.flower.waiting import Patience, PatientGrid, Reason
 from fedcrab.history.selection import Selection
+from fedcrab.recording.arrays import UpdateBuffers
+from fedcrab.recording.training_history import REPORTED, TrainingHistory
 from fedcrab.types import utc_now
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Recorder(Strategy):
@@ -103,9 +106,13 @@ class Recorder(Strategy):
 
     def _take_up(self, initial: ArrayRecord, rounds: int) -> ArrayRecord:
         """The arrays to go on from: those of the last recorded round, else the initial ones."""
-        model = ArrayLayout.of(initial, buffers=self._buffers)
+        model = array_layout(initial, buffers=self._buffers)
         every = self._head_every
-        self._recording = TrainingHistory.take_up(self.path, model, self._evaluate_fn, head_every=every)
+        self._recording = TrainingHistory.take_up(
+            self.path, model, self._evaluate_fn, log=log, head_every=every
+        )
+        if self._recording is not None:
+            RunMetadata.of(self._recording.history)  # refused if it was not recorded on Flower
         if self._recording is None:
             return initial
         self._done = self._recording.rounds
@@ -114,7 +121,8 @@ class Recorder(Strategy):
                 f"{self.path}: this training ended after {self._done} rounds; take another place"
             )
         log(INFO, "fedcrab: %s has %d rounds, going on from there", self.path, self._done)
-        return self._recording.last()
+        arrays: ArrayRecord = self._recording.last()
+        return arrays
 
     def _end(self) -> None:
         if self._recording is not None:
@@ -132,16 +140,15 @@ class Recorder(Strategy):
         asked = {m.metadata.dst_node_id for m in messages}
         clients = {node: c for node, c in self._identities.clients().items() if node in asked}
         start = recording.model.flatten(arrays)
-        self._intake = ReplyCollector(
-            recording.model, start, clients, recording.notes.examples_key, self._rooms
-        )
+        examples_key = RunMetadata.of(recording.history).examples_key
+        self._intake = ReplyCollector(recording.model, start, clients, examples_key, self._rooms)
         self._messages = [m for m in messages if m.metadata.dst_node_id in clients]
         return self._messages
 
     def _recorded(self, arrays: ArrayRecord, config: dict[str, object], scheme: str) -> TrainingHistory:
         """The recording, begun with the first round."""
         if self._recording is None:
-            model = ArrayLayout.of(arrays, buffers=self._buffers)
+            model = array_layout(arrays, buffers=self._buffers)
             notes = RunMetadata(
                 scheme, _name(self.strategy), model.dtypes, *_keys(self.strategy), config=config
             )
@@ -150,12 +157,14 @@ class Recorder(Strategy):
                 self.path,
                 model,
                 start,
-                notes,
+                strategy=notes.strategy,
+                notes=notes.to_json(),
                 evaluate=evaluate,
                 selection=selection,
+                log=log,
                 head_every=self._head_every,
             )
-        self._recording.check_identity(scheme)
+        RunMetadata.of(self._recording.history).check_identity(scheme, self.path)
         return self._recording
 
     def _judge(self, node: int, reply: Message) -> Reason | None:

@@ -22,7 +22,6 @@ rounds, with so many clients |
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from logging import ERROR, INFO
@@ -39,14 +38,11 @@ from fedcrab.flower.arrays import RunMetadata
 from fedcrab.flower.fleet import FlowerFleet
 from fedcrab.flower.waiting import Patience
 from fedcrab.history import History
-from fedcrab.recover.folder import write_result
-from fedcrab.recover.methods import METHODS, Method, default_method
-from fedcrab.recover.run import MethodRun
-from fedcrab.rollback.decision import Plan, plan
+from fedcrab.recover.run import recover_on_clients
+from fedcrab.rollback.decision import Plan
 from fedcrab.rollback.malicious import listed, with_since
 from fedcrab.types import Fleet, Vector
 
-ALIASES = {"crab": "crab-hardened"}
 PLANNED = ("beta", "unfound")  # of the decision, where the run's configuration has them
 REPLAYED = ("trust", "every", "asked")  # of the method replay
 
@@ -111,55 +107,23 @@ def recover_history(
     anchor: bool = False,
     **planned: Any,
 ) -> Recovered:
-    """Recover a history that was recorded on Flower; going on where an earlier call was killed.
-
-    ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings``
-    are in place of its own.
-    ``since`` is from which round on clients are malicious, of those that were honest first. ``anchor`` keeps
-    every answer for the certificate, and asks every honest client once more at the result. ``planned`` is the
-    plan's beta or unfound, in place of the method's own.
-    """
-    if method is None:
-        method, why = default_method(history)
-        if why:
-            log(INFO, "fedcrab: %s", why)
-    name = ALIASES.get(method, method)
-    row = _method(name)
-    own = _settings(name, row, settings or {})
-    decided = plan(history, malicious, since=since or None, **{**row.plan, **planned})
-    for warning in decided.warnings:
-        log(INFO, "fedcrab: %s", warning)
-    asked = {key: getattr(decided, key) for key in planned}
-    recovery = MethodRun(
-        name,
-        decided,
+    """Recover a history that was recorded on Flower; see :func:`fedcrab.recover.run.recover_on_clients`."""
+    found = recover_on_clients(
+        history,
         fleet,
-        settings=own,
-        aggregate=aggregate,
+        malicious=malicious,
+        out=out,
+        tell=lambda text: log(INFO, "fedcrab: %s", text),
+        method=method,
+        settings=settings,
         epochs=epochs,
-        saved=out / name,
+        aggregate=aggregate,
+        since=since,
         anchor=anchor,
+        **planned,
     )
-    recovery.keep({**asked, "epochs": epochs})
-    for step in recovery:
-        log(INFO, "fedcrab: round %d replayed with %d clients", step.round, len(step.clients))
-    model, steps = recovery.model, tuple(recovery.tables)
-    write_result(out / name, decided, name, model)
-    return Recovered(name, decided, model, RunMetadata.of(history).model(history).arrays(model), steps)
-
-
-def _method(name: str) -> Method:
-    if name not in METHODS:
-        raise ConfigError(f"no method {name!r}; there are crab, {', '.join(METHODS)}")
-    return METHODS[name]
-
-
-def _settings(name: str, row: Method, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those given, all of them the method's own."""
-    known = inspect.signature(row.function).parameters
-    if unknown := [setting for setting in given if setting not in known]:
-        raise ConfigError(f"method {name!r} has no setting {unknown[0]!r}")
-    return given
+    arrays = RunMetadata.of(history).model(history).arrays(found.model)
+    return Recovered(found.method, found.plan, found.model, arrays, found.steps)
 
 
 def patience_of(asked: Mapping[str, Any]) -> Patience:

@@ -15,8 +15,8 @@ from flwr.app import Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedcrab.admission import no_updates, update_problem
-from fedcrab.flower.arrays import ArrayLayout
 from fedcrab.flower.waiting import Reason, unusable
+from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
 from fedcrab.types import ClientId, Rejection, Updates, Vector
 
 Signature = tuple[object, ...]
@@ -79,23 +79,6 @@ class Admitted:
     replies: Mapping[ClientId, Message]  # in the order of the ids
     rejected: tuple[Rejection, ...]
     losses: tuple[tuple[float, float], ...]  # reported, each with the examples it is of
-
-
-class UpdateBuffers:
-    """Room for the updates of one round while those of the round before are written down, in turn.
-
-    Fresh memory of this size costs the server more than all that is done with it.
-    """
-
-    def __init__(self) -> None:
-        self._used, self._next = (np.empty((0, 0), np.float32) for _ in range(2))
-
-    def take(self, rows: int, columns: int) -> NDArray[np.float32]:
-        """Room that nobody uses since the round before the last."""
-        self._used, self._next = self._next, self._used
-        if len(self._used) < rows or self._used.shape[1] != columns:
-            self._used = np.empty((rows, columns), np.float32)
-        return self._used[:rows]
 
 
 @dataclass(slots=True)

@@ -1,22 +1,26 @@
 """One recovery, run: refused early, resumed where it was killed, each step kept, asked once more at the end.
 
-The simulator and Flower both run it. Who has a setup passes what it says: the fleet, the rule, the epochs.
+The simulator, Flower and FLARE run it. Who has a setup passes what it says: the fleet, the rule, the epochs.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedcrab.aggregate.mean import Aggregate
 from fedcrab.errors import ConfigError
+from fedcrab.history import History
 from fedcrab.recover.answers import AnswerFolder, RecordedFleet, ask_at, honest_clients
-from fedcrab.recover.methods import METHODS
+from fedcrab.recover.folder import write_result
+from fedcrab.recover.methods import METHODS, Method, default_method
 from fedcrab.recover.saved_steps import resumable, saved_model, saved_steps
 from fedcrab.recover.step import Step
-from fedcrab.rollback.decision import Plan
+from fedcrab.rollback.decision import Plan, plan
 from fedcrab.types import Fleet, Vector
 
 
@@ -131,3 +135,81 @@ class MethodRun:
         if not self._answers.has(model, honest_clients(self.plan)):
             ask_at(self.plan, self._recorded(self._answers), model, epochs=self._epochs)
         self.seconds += time.perf_counter() - started
+
+
+ALIASES = {"crab": "crab-hardened"}
+
+
+@dataclass(frozen=True)
+class RecoveredModel:
+    """What came out of a recovery on an engine's clients."""
+
+    method: str
+    plan: Plan
+    model: Vector = field(repr=False)
+    steps: tuple[dict[str, Any], ...] = field(repr=False)
+
+
+def recover_on_clients(
+    history: History,
+    fleet: Fleet,
+    *,
+    malicious: list[str],
+    out: Path,
+    tell: Callable[[str], None],
+    method: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    epochs: int | None = None,
+    aggregate: Aggregate | None = None,
+    since: Mapping[str, int] | None = None,
+    anchor: bool = False,
+    **planned: Any,
+) -> RecoveredModel:
+    """Recover a history on the clients of an engine into ``out``/method, resuming what was killed.
+
+    ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings``
+    are in place of its own. ``since`` is from which round on clients are malicious, of those that were honest
+    first. ``anchor`` keeps every answer for the certificate, and asks every honest client once more at the
+    result. ``planned`` is the plan's beta or unfound, in place of the method's own. Progress is told by
+    ``tell``, a sentence at a time.
+    """
+    if method is None:
+        method, why = default_method(history)
+        if why:
+            tell(why)
+    name = ALIASES.get(method, method)
+    row = _method(name)
+    own = _settings(name, row, settings or {})
+    decided = plan(history, malicious, since=since or None, **{**row.plan, **planned})
+    for warning in decided.warnings:
+        tell(warning)
+    asked = {key: getattr(decided, key) for key in planned}
+    run = MethodRun(
+        name,
+        decided,
+        fleet,
+        settings=own,
+        aggregate=aggregate,
+        epochs=epochs,
+        saved=out / name,
+        anchor=anchor,
+    )
+    run.keep({**asked, "epochs": epochs})
+    for step in run:
+        tell(f"round {step.round} replayed with {len(step.clients)} clients")
+    write_result(out / name, decided, name, run.model)
+    return RecoveredModel(name, decided, run.model, tuple(run.tables))
+
+
+def _method(name: str) -> Method:
+    if name not in METHODS:
+        raise ConfigError(f"no method {name!r}; there are crab, {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def _settings(name: str, row: Method, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those given, all of them the method's own."""
+    known = inspect.signature(row.function).parameters
+    if unknown := [setting for setting in given if setting not in known]:
+        raise ConfigError(f"method {name!r} has no setting {unknown[0]!r}")
+    return given

@@ -1,4 +1,4 @@
-"""A history that grows with a training on Flower.
+"""A history that grows with a training, whichever engine trains.
 
 Loss and divergence of a round: from data that the server holds, else from what clients report.
 
@@ -13,27 +13,45 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord
-from flwr.supercore import log
 from numpy.typing import NDArray
 
 from fedcrab.errors import ConfigError
-from fedcrab.flower.arrays import ArrayLayout, RunMetadata
-from fedcrab.flower.replies import Admitted
 from fedcrab.history import History
 from fedcrab.history.chain import LEDGER
 from fedcrab.history.limits import real
 from fedcrab.history.selection import Selection
-from fedcrab.types import Rejection, Round, Vector, utc_now
+from fedcrab.recording.arrays import ArrayLayout
+from fedcrab.types import Rejection, Round, Updates, Vector, utc_now
 from fedcrab.vectors import is_finite, norm
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+EvaluateFn = Callable[[int, Any], Mapping[str, Any] | None]  # (round, the engine's arrays) -> loss, ...
+Log = Callable[..., None]  # as logging.log
 LOSS = "loss"
 PROBABILITIES = "probabilities"  # the softmax output on the server's examples, flattened
-REPORTED = ("train_loss", "train-loss", "loss")  # what Flower's templates call a client's loss
+REPORTED = ("train_loss", "train-loss", "loss")  # what engines' templates call a client's loss
 UNKNOWN = float("nan")
+
+
+class Answers(Protocol):
+    """What came of a round: whose answers are used, and why the others' are not."""
+
+    @property
+    def updates(self) -> Updates:
+        """Of those that are used."""
+        ...
+
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """The others."""
+        ...
+
+    @property
+    def losses(self) -> tuple[tuple[float, float], ...]:
+        """Reported, each with the examples it is of."""
+        ...
 
 
 class LossMeter:
@@ -41,7 +59,7 @@ class LossMeter:
 
     def __init__(self, evaluate: EvaluateFn | None, model: ArrayLayout) -> None:
         self._evaluate, self._model = evaluate, model
-        self._last: tuple[Vector, MetricRecord] | None = None
+        self._last: tuple[Vector, Mapping[str, Any]] | None = None
 
     def loss(self, round: int, vector: Vector) -> float:
         """F of a model by the server's own data; not a number without them."""
@@ -60,10 +78,10 @@ class LossMeter:
             divergence(np.array(old), np.array(new[PROBABILITIES])) if both else self._distance(before, after)
         )
 
-    def _of(self, round: int, vector: Vector) -> MetricRecord:
+    def _of(self, round: int, vector: Vector) -> Mapping[str, Any]:
         if self._last is None or not np.array_equal(self._last[0], vector):
             found = self._evaluate(round, self._model.arrays(vector)) if self._evaluate else None
-            self._last = vector, MetricRecord() if found is None else found
+            self._last = vector, {} if found is None else found
         return self._last[1]
 
     def _distance(self, before: Vector, after: Vector) -> float:
@@ -104,11 +122,16 @@ class TrainingHistory:
     """
 
     def __init__(
-        self, history: History, model: ArrayLayout, evaluate: EvaluateFn | None, *, head_every: int = 0
+        self,
+        history: History,
+        model: ArrayLayout,
+        evaluate: EvaluateFn | None,
+        *,
+        log: Log,
+        head_every: int = 0,
     ) -> None:
         self.history, self.model = history, model
-        self._head_every = head_every
-        self.notes = RunMetadata.of(history)
+        self._log, self._head_every = log, head_every
         self._measures = LossMeter(evaluate, model)
         self._beside = ThreadPoolExecutor(1, "fedcrab-recording")
         self._writing: Future[None] | None = None  # of the last round
@@ -119,10 +142,12 @@ class TrainingHistory:
         path: Path,
         model: ArrayLayout,
         start: Vector,
-        notes: RunMetadata,
         *,
+        strategy: str,
+        notes: str,
         evaluate: EvaluateFn | None,
         selection: Selection | None,
+        log: Log,
         head_every: int = 0,
     ) -> TrainingHistory:
         """Begin a history with this model."""
@@ -132,14 +157,14 @@ class TrainingHistory:
             initial_loss=LossMeter(evaluate, model).loss(0, start),
             selection=selection,
             layout=model.layout,
-            aggregation=MEANS.get(notes.strategy, notes.strategy),
-            notes=notes.to_json(),
+            aggregation=MEANS.get(strategy, strategy),
+            notes=notes,
         )
-        return cls(history, model, evaluate, head_every=head_every)
+        return cls(history, model, evaluate, log=log, head_every=head_every)
 
     @classmethod
     def take_up(
-        cls, path: Path, model: ArrayLayout, evaluate: EvaluateFn | None, *, head_every: int = 0
+        cls, path: Path, model: ArrayLayout, evaluate: EvaluateFn | None, *, log: Log, head_every: int = 0
     ) -> TrainingHistory | None:
         """Go on with the history that is there, if one is."""
         if not (path / LEDGER).is_file():
@@ -150,37 +175,30 @@ class TrainingHistory:
                 f"{path}: recorded with another model; continue with that one, or choose another path"
             )
         history = found if found.closed else History.resume(path)
-        return cls(history, model, evaluate, head_every=head_every)
+        return cls(history, model, evaluate, log=log, head_every=head_every)
 
     @property
     def rounds(self) -> int:
         """How many are recorded."""
         return len(self.history.rounds)
 
-    def last(self) -> ArrayRecord:
+    def last(self) -> Any:
         """The model after the last recorded round."""
         return self.model.arrays(self.history.final_model())
-
-    def check_identity(self, scheme: str) -> None:
-        """Clients are named now as they were when the history began."""
-        if scheme != self.notes.identity:
-            raise ConfigError(
-                f"{self.history.path}: its clients are named by {self.notes.identity}, those here by {scheme}"
-            )
 
     def add(
         self,
         index: int,
         start: Vector,
-        admitted: Admitted,
-        made: ArrayRecord | None,
+        admitted: Answers,
+        made: Any | None,
         *,
         began: datetime | None = None,
-    ) -> ArrayRecord | None:
+    ) -> Any | None:
         """Begin to record a round; the model after it, None where nothing came of it."""
         step = self._step(start, made) if admitted.updates.clients else "no usable answer came"
         if isinstance(step, str):
-            log(WARNING, "fedcrab: round %d leaves the model as it was: %s", index + 1, step)
+            self._log(WARNING, "fedcrab: round %d leaves the model as it was: %s", index + 1, step)
             self._skip(index, start, admitted, step, began)
             return None
         after = start + step
@@ -189,7 +207,7 @@ class TrainingHistory:
         self._write(Round(index, start, admitted.updates, step, *measured, admitted.rejected, *times))
         return self.model.arrays(after)
 
-    def _step(self, start: Vector, made: ArrayRecord | None) -> Vector | str:
+    def _step(self, start: Vector, made: Any | None) -> Vector | str:
         """G_t = M_{t+1} - M_t, or why there is none."""
         if made is None:
             return "the strategy made nothing of the answers"
@@ -213,7 +231,7 @@ class TrainingHistory:
             if field.integer:
                 np.rint(view, out=view)
 
-    def _skip(self, index: int, start: Vector, admitted: Admitted, why: str, began: datetime | None) -> None:
+    def _skip(self, index: int, start: Vector, admitted: Answers, why: str, began: datetime | None) -> None:
         """A round in which nobody counted: what was sent did not move the model."""
         unused = tuple(Rejection(client, why) for client in admitted.updates.clients)
         rejected = tuple(sorted((*admitted.rejected, *unused), key=lambda r: r.client))
@@ -237,7 +255,7 @@ class TrainingHistory:
         """Log the head, for whoever keeps logs elsewhere: nobody can rewrite the history and match it."""
         if self._head_every and self.rounds % self._head_every == 0:
             head = self.history.contents.head
-            log(INFO, "fedcrab: head after round %d of %s: %s", self.rounds, self.history.path, head)
+            self._log(INFO, "fedcrab: head after round %d of %s: %s", self.rounds, self.history.path, head)
 
     def end(self, *, keep_open: bool) -> None:
         """The training has ended."""
@@ -253,7 +271,7 @@ class TrainingHistory:
         self._beside.shutdown()
         error = self._writing.exception() if self._writing else None
         if error is not None:
-            log(ERROR, "fedcrab: %s", error)
+            self._log(ERROR, "fedcrab: %s", error)
         self.history.release()
 
 

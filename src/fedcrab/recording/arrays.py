@@ -1,0 +1,122 @@
+"""Between an engine's named arrays and the flat float32 vector that everything else works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.errors import ConfigError
+from fedcrab.types import Field, Layout, Vector
+
+STATISTICS = ("running_mean", "running_var")  # what torch calls BatchNorm's buffers
+Read = Callable[[Any], NDArray[np.generic]]  # the numbers of one of the engine's arrays, or ValueError
+Pack = Callable[[dict[str, NDArray[np.generic]]], Any]  # numpy arrays by name as the engine has them
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """What a model looks like on the engine's side: its arrays by name, in their order, with their types."""
+
+    layout: Layout
+    dtypes: Mapping[str, str]
+    read: Read = np.asarray
+    pack: Pack = dict
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Mapping[str, Any],
+        *,
+        buffers: Collection[str] | None = None,
+        read: Read = np.asarray,
+        pack: Pack = dict,
+    ) -> ArrayLayout:
+        """The shape of these arrays, each of which has a dtype and a shape.
+
+        ``buffers`` names those that are not trained; unless given, whole numbers and BatchNorm's statistics.
+        """
+        if not arrays:
+            raise ConfigError("the initial arrays are empty; there is nothing to record")
+        if unknown := set(buffers or ()) - set(arrays):
+            raise ConfigError(
+                f"no array {sorted(unknown)[0]!r} to be a buffer; there are {', '.join(arrays)}"
+            )
+        fields = tuple(_field(name, array, buffers) for name, array in arrays.items())
+        return cls(Layout(fields), {name: str(array.dtype) for name, array in arrays.items()}, read, pack)
+
+    def flatten(self, arrays: Mapping[str, Any], out: Vector | None = None) -> Vector:
+        """The arrays as one vector; ValueError where they are not those of this model."""
+        vector = np.empty(self.layout.size, np.float32) if out is None else out
+        views = self.layout.views(vector)
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is infinite, and is told so
+            for name, array in self._matching(arrays).items():
+                views[name][...] = array
+        return vector
+
+    def difference(self, arrays: Mapping[str, Any], start: Vector, out: Vector) -> Vector:
+        """The arrays minus ``start``, in one pass over each that is float32 already."""
+        views, starts = self.layout.views(out), self.layout.views(start)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, array in self._matching(arrays).items():
+                rounded = array.astype(np.float32, copy=False)
+                np.subtract(rounded, starts[name], out=views[name])
+        return out
+
+    def _matching(self, arrays: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
+        """The numbers of each array, of the shape that the model has."""
+        if set(arrays) != set(self.dtypes):
+            raise ValueError(f"the arrays are {_listed(arrays)} in place of {_listed(self.dtypes)}")
+        found = {f.name: self.read(arrays[f.name]) for f in self.layout.fields}
+        for f in self.layout.fields:
+            if (shape := found[f.name].shape) != f.shape:
+                raise ValueError(f"array {f.name!r} has shape {str(shape)[:40]} in place of {f.shape}")
+        return found
+
+    def arrays(self, vector: Vector) -> Any:
+        """The vector as arrays of the types that the training began with, as the engine has them."""
+        views = self.layout.views(vector)
+        return self.pack({name: _cast(view, self.dtypes[name]) for name, view in views.items()})
+
+
+def _cast(view: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
+    kind = np.dtype(dtype)
+    return np.array(view if kind.kind == "f" else np.rint(view), kind, order="C")
+
+
+def _field(name: str, array: Any, buffers: Collection[str] | None) -> Field:
+    kind = np.dtype(array.dtype).kind
+    if kind not in "fiu":
+        raise ConfigError(f"array {name!r} is {array.dtype}; a model is made of floating and whole numbers")
+    whole = kind != "f"
+    guessed = whole or name.rpartition(".")[2] in STATISTICS
+    buffer = guessed if buffers is None else name in buffers
+    if whole and not buffer:
+        raise ConfigError(
+            f"array {name!r} is {array.dtype}; whole numbers cannot be trained, name it a buffer"
+        )
+    return Field(name, tuple(array.shape), trained=not buffer, integer=whole)
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(sorted(map(str, names)))[:200] or "none"
+
+
+class UpdateBuffers:
+    """Room for the updates of one round while those of the round before are written down, in turn.
+
+    Fresh memory of this size costs the server more than all that is done with it.
+    """
+
+    def __init__(self) -> None:
+        self._used, self._next = (np.empty((0, 0), np.float32) for _ in range(2))
+
+    def take(self, rows: int, columns: int) -> NDArray[np.float32]:
+        """Room that nobody uses since the round before the last."""
+        self._used, self._next = self._next, self._used
+        if len(self._used) < rows or self._used.shape[1] != columns:
+            self._used = np.empty((rows, columns), np.float32)
+        return self._used[:rows]
