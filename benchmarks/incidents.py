@@ -92,7 +92,9 @@ class Incident:
         return History.open(path)
 
 
-def incident(data: str, model: str, spread: str, fraction: float, kind: str, seed: int) -> Incident:
+def incident(
+    data: str, model: str, spread: str, fraction: float, kind: str, seed: int, kept: str = "everything"
+) -> Incident:
     """A training of 20 clients. ``kind``: clean, patch, boosted, dba, class-flip, subgroup."""
     rate, epochs = LEARNING[model]
     changes = [f"seed={seed}", f"model={model}", f"rounds={ROUNDS}", f"data.name={data}", "data.probe=1000"]
@@ -101,7 +103,7 @@ def incident(data: str, model: str, spread: str, fraction: float, kind: str, see
     else:
         changes += [f"data.examples_per_client={EXAMPLES}", "local.batch=32"]
         changes += [f"local.learning_rate={rate}", f"local.epochs={epochs}"]
-    changes += ["history={name='everything'}"]
+    changes += [f"history={{name='{kept}'}}"]
     if spread != "iid":
         amount = spread.removeprefix("dirichlet-")
         changes += [f"clients.partition={{name='dirichlet', settings={{concentration={amount}}}}}"]

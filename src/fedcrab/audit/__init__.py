@@ -5,7 +5,7 @@ from fedcrab.audit.examples import read_examples
 from fedcrab.audit.flat_model import FlatModel
 from fedcrab.audit.taught import taught_examples, taught_trigger
 from fedcrab.audit.timeline import Timeline, timeline
-from fedcrab.audit.trigger_inversion import Inversion, invert
+from fedcrab.audit.trigger_inversion import Inversion, invert, not_invertible
 
 __all__ = [
     "Attribution",
@@ -14,6 +14,7 @@ __all__ = [
     "Timeline",
     "attribute",
     "invert",
+    "not_invertible",
     "read_examples",
     "taught_examples",
     "taught_trigger",

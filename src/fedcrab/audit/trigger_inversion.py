@@ -29,6 +29,7 @@ from fedcrab.seeds import rng_for
 ALARM = 0.5  # of the median mask: a smaller one is taken for a planted trigger
 WORKS = 0.8  # of the examples that it must turn, to be one
 USUAL = NormalDist(log(0.75), 0.12)  # of log ratios of clean models; docs/forensics.md has the trainings
+FEWEST_CLASSES = 3  # a mask is judged beside the median of the others
 SURE = 0.999  # the most that is claimed
 WANTED = 0.95  # of a batch that a mask must turn while it shrinks
 UP, DOWN, LEAST, MOST = 1.15, 1.25, 1e-6, 1e2  # steps and range of λ
@@ -208,13 +209,22 @@ class _Search:
         return logits
 
 
-def _image_shape(x: Images, image: tuple[int, int, int] | None) -> tuple[int, int, int]:
-    shape = np.shape(x)[1:] if np.ndim(x) == 4 else image
-    if shape is None or len(shape) != 3:
-        raise ConfigError(
+def not_invertible(x: Images, classes: int) -> str | None:
+    """Why no patch can be looked for in such examples; None where it can."""
+    if np.ndim(x) != 4:
+        return (
             f"examples of shape {np.shape(x)[1:]} are not images (channels, height, width): a planted patch "
             "cannot be looked for; bring examples of the misbehaviour instead"
         )
+    if classes < FEWEST_CLASSES:
+        return f"a mask is judged beside those of two or more other classes, got {classes} classes"
+    return None
+
+
+def _image_shape(x: Images, image: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    shape = np.shape(x)[1:] if np.ndim(x) == 4 else image
+    if shape is None or len(shape) != 3:
+        raise ConfigError(not_invertible(x, FEWEST_CLASSES) or f"not images of shape {shape}")
     if int(np.prod(shape)) != int(np.prod(np.shape(x)[1:])):
         raise ConfigError(f"examples of shape {np.shape(x)[1:]} are not images of shape {tuple(shape)}")
     return shape[0], shape[1], shape[2]
@@ -223,7 +233,7 @@ def _image_shape(x: Images, image: tuple[int, int, int] | None) -> tuple[int, in
 def _check(x: Images, y: Labels, classes: int, steps: int, batch: int) -> None:
     if np.shape(y) != (len(x),) or not np.isfinite(x).all():
         raise ConfigError(f"needs one label for each finite example, got {len(x)} and {np.shape(y)}")
-    if classes < 3:
+    if classes < FEWEST_CLASSES:
         raise ConfigError(
             f"a mask is judged beside those of two or more other classes, got {classes} classes"
         )

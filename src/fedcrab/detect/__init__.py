@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from fedcrab.detect.detection import Detection, Suspicion
+from fedcrab.detect.detection import Detection, Suspicion, join
 from fedcrab.detect.fldetector import FLDetector, WatchedFleet, fldetector
-from fedcrab.detect.joined import join
 from fedcrab.detect.ledger import ledger
 from fedcrab.history import History
 

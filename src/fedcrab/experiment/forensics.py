@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedcrab.audit import (
+    Attribution,
     FlatModel,
     Inversion,
     Timeline,
     invert,
+    not_invertible,
     read_examples,
     taught_examples,
     taught_trigger,
@@ -21,6 +25,7 @@ from fedcrab.audit import (
 from fedcrab.audit.flat_model import Images, Labels
 from fedcrab.audit.timeline import lift
 from fedcrab.detect import Detection, join, ledger
+from fedcrab.detect.saved_audit import picture, write_audit
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.experiment.config import Config
 from fedcrab.files import hash_regular
@@ -28,9 +33,12 @@ from fedcrab.history import History
 from fedcrab.history.snapshots import read_model
 from fedcrab.recover.folder import read_results, recoveries_in
 from fedcrab.simulate import Architecture, hold_out, load_dataset
-from fedcrab.types import Vector
+from fedcrab.terminal import tell_aside
+from fedcrab.types import ClientId, Vector
 
 FLOWER = '{"flower":'
+NOT_LOOKED_FOR = "What was planted, and who taught it, was not looked for:"
+FINAL = "final"  # the name of the history's own last model
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,11 @@ class Server:
     x: Images
     y: Labels
     classes: int
+
+    @property
+    def blind(self) -> str | None:
+        """Why no planted patch can be looked for; None where it can."""
+        return not_invertible(self.x, self.classes)
 
     def audit(self, model: Vector) -> Inversion:
         """What is planted in a model."""
@@ -53,18 +66,112 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Audited:
-    """The models of an audit by name, the first of them the history's own where there is one."""
+class Taught:
+    """Who taught a misbehaviour, ``trigger`` or ``brought``, and the parts that say so."""
 
-    models: dict[str, Inversion]
-    lifts: dict[str, float]  # of the first one's trigger, on each
-    when: Timeline | None
-    example: Images  # one probe example, to stamp
+    about: str
+    label: int | None
+    detection: Detection
+    parts: Attribution | None  # None where no updates are kept
+
+    @property
+    def since(self) -> dict[ClientId, int]:
+        """Those that are named, and the round from which on each taught it."""
+        named = self.detection.suspects
+        return {client: self.parts.onset(client) for client in named} if self.parts else {}
 
     def to_table(self) -> dict[str, Any]:
         """As plain values, for JSON."""
+        since, found = self.since, self.detection
+        parts = dict(zip(self.parts.clients, self.parts.parts, strict=True)) if self.parts else {}
+        rows = [
+            {
+                "client": client,
+                "part": round(float(parts.get(client, 0.0)), 4),
+                "score": round(float(score), 4),
+                "named": client in since,
+                "since": since.get(client),
+            }
+            for client, score in sorted(found.scores.items(), key=lambda pair: -pair[1])
+        ]
+        about = {"about": self.about, "class": self.label, "rounds": found.rounds}
+        return {**about, "strength": float(found.strength), "clients": rows, "notes": list(found.notes)}
+
+
+@dataclass(frozen=True)
+class Investigation:
+    """What was planted in each model, since when, and who taught it."""
+
+    head: str  # of the history
+    clients: tuple[ClientId, ...]
+    models: Mapping[str, Inversion]  # by name, the history's own first; none where no patch can be looked for
+    hashes: Mapping[str, str]
+    lifts: Mapping[str, float]  # of the first one's trigger, on each
+    when: Timeline | None
+    taught: tuple[Taught, ...]
+    example: Images  # one probe example, to stamp
+    notes: tuple[str, ...]  # what could not be looked for
+
+    @property
+    def first(self) -> Inversion | None:
+        """The audit of the first model."""
+        return next(iter(self.models.values()), None)
+
+    @property
+    def trigger(self) -> Inversion | None:
+        """The trigger that was found in the first model; None where there is none."""
+        return self.first if self.first and self.first.planted else None
+
+    @property
+    def planted_in(self) -> int | None:
+        """The round whose model is the first kept one in which the trigger works."""
+        return self.when.planted if self.when else None
+
+    @property
+    def teachers(self) -> dict[ClientId, int]:
+        """Who is named for it, and the round from which on each taught it."""
+        return {client: since for found in self.taught for client, since in found.since.items()}
+
+    def detections(self) -> list[Detection]:
+        """What there is to say of clients, for each misbehaviour that was found or brought."""
+        found = [one.detection for one in self.taught]
+        if self.trigger is not None or self.first is None:
+            return found
+        said = f"No planted trigger (smallest mask: {self.first.ratio:.2f} of the median): nobody taught one."
+        nobody = dict.fromkeys(self.clients, 0.0)
+        return [Detection("taught", 0, nobody, {}, 0.0, (said, *self.first.notes)), *found]
+
+    def to_table(self) -> dict[str, Any]:
+        """As plain values, for JSON: what ``audit --json`` prints."""
         rows = [{"model": n, "lift": self.lifts[n], **found.to_table()} for n, found in self.models.items()]
-        return {"models": rows, "timeline": self.when.to_table() if self.when else None}
+        return {
+            "models": rows,
+            "timeline": self.when.to_table() if self.when else None,
+            "taught": [found.to_table() for found in self.taught],
+            "notes": [*self.notes, *(self.first.notes if self.first else ())],
+        }
+
+    def to_saved(self) -> dict[str, Any]:
+        """As it is kept beside the history: the pictures as bytes, and what it is about as hashes."""
+        table = self.to_table()
+        for row in table["models"]:
+            row["sha256"] = self.hashes[row["model"]]
+            for large in ("mask", "pattern", "notes"):
+                del row[large]
+        pictures = self._pictures(self.trigger) if self.trigger else None
+        return {"history": self.head, **table, "pictures": pictures}
+
+    def _pictures(self, trigger: Inversion) -> dict[str, Any]:
+        image = self.example[0].reshape(trigger.pattern.shape)
+        stamped = trigger.stamp(image[None])[0]
+        shown = np.stack([image, stamped, trigger.pattern])
+        scale = {"low": min(float(shown.min()), 0.0), "high": max(float(shown.max()), 1.0)}
+        return {
+            "mask": picture(trigger.mask[None]),
+            "trigger": picture(trigger.mask * trigger.pattern, **scale),
+            "example": picture(image, **scale),
+            "stamped": picture(stamped, **scale),
+        }
 
 
 def server_of(history: History) -> Server:
@@ -81,67 +188,116 @@ def server_of(history: History) -> Server:
     return Server(FlatModel(module, history.charter.layout), x, y, dataset.classes)
 
 
-def audit_command(path: Path, *, history: Path | None = None) -> Audited:
-    """Audit a history's final model, every model of a recovery, or a model file beside its history."""
-    opened, models = _models(path, history)
-    server = server_of(opened)
+def investigate(
+    history: History,
+    recovered: Mapping[str, Vector] | None = None,
+    *,
+    server: Server | None = None,
+    examples: Path | None = None,
+) -> Investigation:
+    """What was planted in a history's final model, since when, and who taught it.
+
+    ``recovered`` are models to be audited beside it, by name: whether the trigger still works there.
+    ``examples`` is a file of misbehaviour that an operator brings. Where the inputs are not images, or the
+    history keeps no updates, the notes say what could not be looked for. Raises ConfigError where the
+    history carries no configuration and no ``server`` is given.
+    """
+    server = server or server_of(history)
+    brought = () if examples is None else (_brought(history, server, examples),)
+    found = _audited(history, server, {FINAL: history.final_model(), **(recovered or {})})
+    if found.trigger is None:
+        return replace(found, taught=brought)
+    when = timeline(history, server.flat, found.trigger, server.x, server.y)
+    return replace(found, when=when, taught=(_taught(history, server, found.trigger), *brought))
+
+
+def _audited(history: History, server: Server, models: Mapping[str, Vector]) -> Investigation:
+    hashes = {name: hashlib.sha256(model.tobytes()).hexdigest() for name, model in models.items()}
+    known = {"head": history.contents.head, "clients": history.clients, "when": None, "taught": ()}
+    if server.blind:
+        nothing = {"models": {}, "lifts": {}, "example": server.x[:1], "notes": (server.blind,)}
+        return Investigation(hashes=hashes, **known, **nothing)  # type: ignore[arg-type]
     found = {name: server.audit(model) for name, model in models.items()}
     first = next(iter(found.values()))
     lifts = {name: server.lift(model, first) for name, model in models.items()}
-    own = "final" in found and first.planted
-    when = timeline(opened, server.flat, first, server.x, server.y) if own else None
     example = server.x[np.flatnonzero(server.y != first.label)[:1]]
-    return Audited(found, lifts, when, example)
+    return Investigation(models=found, hashes=hashes, lifts=lifts, example=example, notes=(), **known)  # type: ignore[arg-type]
 
 
-def _models(path: Path, place: Path | None) -> tuple[History, dict[str, Vector]]:
+def _brought(history: History, server: Server, examples: Path) -> Taught:
+    x, y = read_examples(examples, shape=server.x.shape[1:], classes=server.classes)
+    return Taught("brought", None, *taught_examples(history, server.flat, x, y, server.x, server.y))
+
+
+def _taught(history: History, server: Server, trigger: Inversion) -> Taught:
+    said = (
+        f"The model has a planted trigger for class {trigger.label}: its mask is {trigger.ratio:.2f} of the "
+        f"median, and it turns {trigger.success[trigger.label]:.0%} of the probe examples."
+    )
+    parts = None
+    try:
+        detection, parts = taught_trigger(history, server.flat, trigger, server.x, server.y)
+    except DamagedError:
+        raise
+    except HistoryError as error:  # no updates are kept: what was planted is known, and not by whom
+        detection = Detection("taught", 0, dict.fromkeys(history.clients, 0.0), {}, 1.0, (str(error),))
+    return Taught("trigger", trigger.label, replace(detection, notes=(said, *detection.notes)), parts)
+
+
+def audit_command(path: Path, *, history: Path | None = None) -> Investigation:
+    """Investigate a history, every model of a recovery, or a model file beside its history.
+
+    What is found in a history or a recovery is kept beside it. Raises ConfigError for inputs in which no
+    patch can be looked for.
+    """
     if path.is_file():
-        if place is None:
+        if history is None:
             raise ConfigError(f"{path}: a model file is audited beside its history; name it by --history DIR")
-        history = History.open(place)
-        return history, {path.name: read_model(path, hash_regular(path), history.charter.layout)}
+        opened = History.open(history)
+        model = read_model(path, hash_regular(path), opened.charter.layout)
+        return _seeing(_audited(opened, server_of(opened), {path.name: model}))
     if recoveries_in(path):
-        history, results = read_results(path)
-        return history, {"final": history.final_model(), **{r.method: r.model for r in results}}
-    history = History.open(path)
-    return history, {"final": history.final_model()}
+        opened, results = read_results(path)
+        found = _seeing(investigate(opened, {r.method: r.model for r in results}))
+    else:
+        found = _seeing(investigate(History.open(path)))
+    keep(path, found)
+    return found
+
+
+def _seeing(found: Investigation) -> Investigation:
+    if not found.models:
+        raise ConfigError(found.notes[0])
+    return found
+
+
+def keep(path: Path, found: Investigation) -> None:
+    """Keep what was found beside a history or a recovery; where it cannot be written, say so and go on."""
+    try:
+        write_audit(path, found.to_saved())
+    except HistoryError as error:
+        tell_aside(f"The audit is not kept for 'report': {error}")
 
 
 def detect_taught(history: History, examples: Path | None = None) -> Detection:
     """Who taught what the audit finds in the final model, or what these examples show."""
-    server = server_of(history)
     if examples is not None:
-        bad, labels = read_examples(examples, shape=server.x.shape[1:], classes=server.classes)
-        return taught_examples(history, server.flat, bad, labels, server.x, server.y)[0]
-    trigger = server.audit(history.final_model())
-    if not trigger.planted:
-        scores = dict.fromkeys(history.clients, 0.0)
-        said = f"No planted trigger (smallest mask: {trigger.ratio:.2f} of the median): nobody taught one."
-        return Detection("taught", len(history.rounds), scores, {}, 0.0, (said, *trigger.notes))
-    try:
-        found = taught_trigger(history, server.flat, trigger, server.x, server.y)[0]
-    except DamagedError:
-        raise
-    except HistoryError as error:  # no updates are kept: what was planted is known, and not by whom
-        scores = dict.fromkeys(history.clients, 0.0)
-        return Detection("taught", 0, scores, {}, 1.0, (_planted(trigger), str(error)))
-    return replace(found, notes=(_planted(trigger), *found.notes))
+        return _brought(history, server_of(history), examples).detection
+    found = investigate(history)
+    keep(history.path, found)
+    (only,) = _seeing(found).detections()
+    return only
 
 
 def detect_everything(history: History, examples: Path | None = None) -> Detection:
     """All that the history and the probe set allow, as one answer; notes say what could not be looked for."""
-    found, notes = [ledger(history)], list[str]()
     try:
-        found.append(detect_taught(history, examples))
+        server = server_of(history)
     except ConfigError as error:
         if examples is not None:
             raise
-        notes.append(f"Who taught a trigger was not looked for: {error}")
-    return join(found, notes)
-
-
-def _planted(trigger: Inversion) -> str:
-    return (
-        f"The model has a planted trigger for class {trigger.label}: its mask is {trigger.ratio:.2f} of the "
-        f"median, and it turns {trigger.success[trigger.label]:.0%} of the probe examples."
-    )
+        return join([ledger(history)], [f"{NOT_LOOKED_FOR} {error}"])
+    found = investigate(history, server=server, examples=examples)
+    keep(history.path, found)
+    notes = [f"{NOT_LOOKED_FOR} {note}" for note in found.notes]
+    return join([ledger(history), *found.detections()], notes)

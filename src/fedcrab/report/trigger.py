@@ -12,15 +12,17 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedcrab.rollback.malicious import quoted
+
 if TYPE_CHECKING:  # both need torch
     from fedcrab.audit import Inversion
-    from fedcrab.experiment.forensics import Audited
+    from fedcrab.experiment.forensics import Investigation
 
 
 SHADES = " ░▒▓█"
 
 
-def audit_tables(found: Audited) -> Sequence[RenderableType]:
+def audit_tables(found: Investigation) -> Sequence[RenderableType]:
     """What was found in each model, the mask of the first in characters, and since when it works."""
     table = Table(title="Smallest trigger of any class", title_justify="left", title_style="bold")
     for name in ("model", "class", "of the median", "turns", "sure", "found", "history's trigger"):
@@ -37,6 +39,9 @@ def audit_tables(found: Audited) -> Sequence[RenderableType]:
         lines += [Text(row, no_wrap=True) for row in shaded(first.mask)]
     if found.when is not None and found.when.planted is not None:
         lines.append(Text(f"It works since the model of round {found.when.planted}."))
+    if found.teachers:
+        names = ", ".join(f"{quoted(c)} (from round {t} on)" for c, t in found.teachers.items())
+        lines.append(Text(f"Taught by: {names}"))
     return [*lines, *(Text(f"! {note}", style="yellow") for note in first.notes)]
 
 

@@ -1,0 +1,193 @@
+"""What an audit found, kept in one JSON file: a page or a program shows it without computing it again.
+
+Beside a history ``h`` it is the file ``h.audit.json`` (a history holds no file but its own), in the folder of
+recoveries ``audit.json``. It names the history's head, carries its own sha256, and holds pictures as bytes,
+never a pickle. Anybody may have changed the file: what is read is checked field by field. The sha256 finds
+damage, not forgery: who can change the file can change the hash. ``docs/forensics.md`` has the shape.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.errors import DamagedError
+from fedcrab.files import file_errors, read_json, write_named
+from fedcrab.history.chain import LEDGER
+
+FORMAT = 1
+LONGEST = 2**24  # bytes of the file
+SIDE = 96  # pixels of a picture; larger ones are thinned out
+PICTURES = ("mask", "trigger", "example", "stamped")
+LONGEST_TEXT = 10_000  # characters of a note or an id
+Table = Mapping[str, Any]
+Check = Callable[[object], None]
+
+
+def audit_path(directory: Path) -> Path:
+    """Where the audit of a history, or of a folder of recoveries, is kept."""
+    if (directory / LEDGER).exists():
+        whole = directory.absolute()
+        return whole.parent / f"{whole.name}.audit.json"
+    return directory / "audit.json"
+
+
+def write_audit(directory: Path, table: Table) -> Path:
+    """Keep an audit, whole or not at all; gives the file. Raises HistoryError where it cannot be written."""
+    path, told = audit_path(directory), {"format": FORMAT, **table}
+    told["sha256"] = _digest(told)
+    checked(told, path)
+    with file_errors(f"{path}: the audit is not kept"):
+        write_named(path, [json.dumps(told, separators=(",", ":"), allow_nan=False).encode()])
+    return path
+
+
+def read_audit(directory: Path, head: str) -> dict[str, Any] | None:
+    """The audit of a history in the state ``head``; None where there is none, or it is of another state.
+
+    Raises DamagedError for a file that is not what ``write_audit`` wrote.
+    """
+    path = audit_path(directory)
+    if not path.is_file():
+        return None
+    table = checked(read_json(path, limit=LONGEST, what="an audit"), path)
+    return table if table["history"] == head else None
+
+
+def picture(values: NDArray[np.floating[Any]], *, low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
+    """An image (channels, height, width) as bytes from 0 at ``low`` to 255 at ``high``, row by row.
+
+    One channel, or three interleaved; any other number is shown as their mean. At most SIDE pixels a side.
+    """
+    image = np.asarray(values, np.float64)
+    image = image if len(image) in (1, 3) else image.mean(axis=0, keepdims=True)
+    stride = -(-max(image.shape[1:]) // SIDE)
+    image = image[:, ::stride, ::stride]
+    scaled = np.clip((image - low) / max(high - low, 1e-12), 0, 1)
+    levels = np.rint(255 * scaled).astype(np.uint8).transpose(1, 2, 0)
+    height, width, channels = levels.shape
+    data = base64.b64encode(np.ascontiguousarray(levels).tobytes()).decode("ascii")
+    return {"width": width, "height": height, "channels": channels, "base64": data}
+
+
+def checked(table: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The table, if every field is what it must be."""
+    try:
+        if table["format"] != FORMAT or table["sha256"] != _digest(table):
+            raise DamagedError(f"{path}: changed since it was written, or of another version; audit again")
+        _check(table)
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        raise DamagedError(f"{path}: not an audit as fedcrab writes it; audit again") from error
+    return table
+
+
+def _digest(table: Table) -> str:
+    told = {name: value for name, value in table.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _check(table: Table) -> None:
+    _fields({"history": _text, "notes": _list_of(_text)})(table)
+    _list_of(_fields(MODEL))(table["models"])
+    _maybe(_fields(dict.fromkeys(PICTURES, _picture)))(table["pictures"])
+    _maybe(_fields(TIMELINE))(table["timeline"])
+    if table["timeline"] is not None and len(table["timeline"]["rounds"]) != len(table["timeline"]["lifts"]):
+        raise ValueError("one lift for each round")
+    _list_of(_fields(TAUGHT))(table["taught"])
+
+
+def _number(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise TypeError("not a number")
+
+
+def _count(value: object) -> None:
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise TypeError("not a count")
+
+
+def _flag(value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError("not true or false")
+
+
+def _text(value: object) -> None:
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise TypeError("not a text")
+
+
+def _picture(value: object) -> None:
+    _fields({"width": _count, "height": _count, "channels": _count, "base64": _text_of_bytes})(value)
+    image = dict(value)  # type: ignore[call-overload]
+    data = base64.b64decode(image["base64"], validate=True)
+    sides, channels = (image["height"], image["width"]), image["channels"]
+    if channels not in (1, 3) or max(sides) > SIDE or not 0 < len(data) == sides[0] * sides[1] * channels:
+        raise ValueError("not a picture")
+
+
+def _text_of_bytes(value: object) -> None:
+    if not isinstance(value, str) or len(value) > 4 * SIDE * SIDE + 4:
+        raise TypeError("not the bytes of a picture")
+
+
+def _fields(checks: Mapping[str, Check]) -> Check:
+    def check(row: object) -> None:
+        if not isinstance(row, dict):
+            raise TypeError("not a table")
+        for name, own in checks.items():
+            own(row[name])
+
+    return check
+
+
+def _list_of(each: Check) -> Check:
+    def check(values: object) -> None:
+        if not isinstance(values, list):
+            raise TypeError("not a list")
+        for value in values:
+            each(value)
+
+    return check
+
+
+def _maybe(own: Check) -> Check:
+    return lambda value: None if value is None else own(value)
+
+
+MODEL: Mapping[str, Check] = {
+    "model": _text,
+    "sha256": _text,
+    "planted": _flag,
+    "class": _count,
+    "sizes": _list_of(_number),
+    **dict.fromkeys(("ratio", "alarm", "confidence", "success", "lift"), _number),
+}
+TIMELINE: Mapping[str, Check] = {
+    "planted": _maybe(_count),
+    "rounds": _list_of(_count),
+    "lifts": _list_of(_number),
+}
+CLIENT: Mapping[str, Check] = {
+    "client": _text,
+    "part": _number,
+    "score": _number,
+    "named": _flag,
+    "since": _maybe(_count),
+}
+TAUGHT: Mapping[str, Check] = {
+    "about": _text,
+    "class": _maybe(_count),
+    "rounds": _count,
+    "strength": _number,
+    "clients": _list_of(_fields(CLIENT)),
+    "notes": _list_of(_text),
+}
