@@ -8,8 +8,10 @@ from fedcrab import History, plan
 from fedcrab.certificate import SOUND, read_certificate, verify_certificate
 from fedcrab.experiment.config import load_config
 from fedcrab.experiment.known_constants import known_assumptions
+from fedcrab.experiment.recovery import recover_to_end
 from fedcrab.experiment.run import recover_command
 from fedcrab.experiment.setup import open_for_training, prepare, run
+from fedcrab.recover.folder import RecoveryFolder
 
 COMMON = [
     "model=softmax",
@@ -67,7 +69,8 @@ def slope_and_curve(module, point, direction, x, y, decay) -> tuple[float, float
 
 def test_recover_leaves_certificates_that_hold(trained) -> None:
     place, setup = trained
-    rows, _ = recover_command(place / "h", setup.attackers.clients, "all", place / "out", workers=0)
+    told = {"changes": ["batches=history"], "workers": 0}
+    rows, _ = recover_command(place / "h", setup.attackers.clients, "all", place / "out", **told)
     apart = {row["method"]: row["distance"] for row in rows}
     for method in ("crab-hardened", "crab-paper", "retrain"):
         path = place / "out" / method / "certificate.json"
@@ -83,7 +86,8 @@ def test_an_anchor_costs_one_round_and_proves_more(trained) -> None:
     bad = setup.attackers.clients
     found = {}
     for name, anchor in (("plain", False), ("anchored", True)):
-        rows, _ = recover_command(place / "h", bad, "crab-hardened", place / name, anchor=anchor, workers=0)
+        told = {"changes": ["batches=history"], "anchor": anchor, "workers": 0}
+        rows, _ = recover_command(place / "h", bad, "crab-hardened", place / name, **told)
         path = place / name / "crab-hardened" / "certificate.json"
         assert verify_certificate(path) == []
         found[name] = rows[-1], read_certificate(path)
@@ -99,6 +103,29 @@ def test_an_anchor_costs_one_round_and_proves_more(trained) -> None:
             anchored["terms"]["distance.enclosed"]["value"] < without["terms"]["distance.enclosed"]["value"]
         )
     again, _ = recover_command(
-        place / "h", bad, "crab-hardened", place / "anchored", anchor=True, workers=0
+        place / "h", bad, "crab-hardened", place / "anchored", **told
     )  # all of it is there: nobody is asked
     assert (again[-1]["client_rounds"], again[-1]["sample_gradients"]) == (after["client_rounds"], 0)
+
+
+def test_answers_with_other_batches_prove_nothing_unless_batches_are_full(trained) -> None:
+    """Clients draw others than in the history: only where there is nothing to draw is it the same map."""
+    place, setup = trained
+    recover_command(
+        place / "h", setup.attackers.clients, "crab-hardened", place / "fresh", anchor=True, workers=0
+    )
+    path = place / "fresh" / "crab-hardened" / "certificate.json"
+    assert verify_certificate(path) == []
+    table = read_certificate(path)
+    assert table["inputs"]["batches"] == "fresh"
+    full = setup.config.local.batch == 64
+    assert (table["terms"]["distance.coupled"]["flag"] == SOUND) is full
+    assert (table["terms"]["answers.refute"]["value"] is not None) is full
+    again = recover_to_end(
+        "retrain", History.open(place / "h"), setup.attackers.clients, setup, batches="history"
+    )
+    found = RecoveryFolder.open(path.parent).model(History.open(place / "h"))
+    apart = float(np.linalg.norm(found.astype(np.float64) - again.model))
+    for name, term in table["terms"].items():
+        if name.startswith("distance.") and term["flag"] == SOUND:
+            assert term["value"] >= apart * (1 - 1e-6), name

@@ -30,6 +30,7 @@ from fedcrab.recover.folder import read_results
 from fedcrab.recover.methods import default_method
 from fedcrab.recover.saved_steps import saved_steps
 from fedcrab.rollback.decision import PRESETS
+from fedcrab.simulate import SimulatedFleet
 from trials.command import fedcrab
 
 CHANGES = ["rounds=10", "local.learning_rate=0.3"]
@@ -81,6 +82,33 @@ def test_every_method_takes_the_backdoor_out(method: str, kept: dict[type, Histo
     assert after["ta"] > 0.6
     assert 0 < after["client_rounds"] <= 10 * 15
     assert after["rounds"] == len(recover_to_end(method, history, bad, setup).steps)
+
+
+@pytest.mark.parametrize("method", names.METHODS)
+def test_no_answer_shares_a_batch_order_with_the_history(
+    method: str, kept: dict[type, History], setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses, jobs = set[int](), SimulatedFleet._jobs
+
+    def noted(self, call, asked, round, epochs):
+        found = jobs(self, call, asked, round, epochs)
+        addresses.update(job.round for job in found)
+        return found
+
+    monkeypatch.setattr(SimulatedFleet, "_jobs", noted)
+    history = kept[type(names.METHODS[method].selection)]
+    fresh = RecoveryRun(method, history, setup.attackers.clients, setup)
+    for _ in zip(fresh, range(3), strict=False):
+        pass
+    rounds = range(len(history.rounds))
+    assert addresses.isdisjoint(rounds)
+    same = RecoveryRun(method, history, setup.attackers.clients, setup, batches="history")
+    addresses.clear()
+    for _ in zip(same, range(3), strict=False):
+        pass
+    assert min(addresses) >= 0
+    with pytest.raises(ConfigError, match="batches are fresh or history"):
+        RecoveryRun(method, history, setup.attackers.clients, setup, batches="stale")
 
 
 def test_a_recovery_that_stopped_goes_on_with_the_same_bits(

@@ -103,6 +103,8 @@ def one(**changes: object) -> Cell:
         {"methods": [MethodChoice(method="crab-paper", beta=0.2)]},
         {"methods": [MethodChoice(method="crab-paper", cap=7.0)]},
         {"methods": [MethodChoice(method="crab-paper", history={"rounds": 0.5})]},
+        {"batches": "history"},
+        {"methods": ["crab-paper batches=history"]},
     ],
 )
 def test_what_matters_changes_the_key(changes: dict[str, object]) -> None:
@@ -174,6 +176,15 @@ def test_options_reach_the_decision_the_method_and_its_history() -> None:
     assert one(methods=[MethodChoice(method="federaser", history={"n": 1})]).method.selection == Every(1)
 
 
+def test_the_batches_of_a_suite_are_those_of_every_method_that_does_not_say() -> None:
+    methods = ["crab-paper", "replay", "retrain-few batches=history"]
+    drawn = {cell.method.label: cell.method.batches for cell in expand(Suite(methods=methods))}
+    assert {*drawn.items()} >= {("poisoned", "fresh"), ("retrain", "fresh"), ("replay", "fresh")}
+    assert drawn["retrain-few batches=history"] == "history"
+    told = [cell.identity["method"].get("batches") for cell in expand(Suite(methods=methods))]
+    assert told == ["fresh", "fresh", "fresh", None, None]  # replay has drawn fresh ones from the beginning
+
+
 def test_a_method_in_one_line() -> None:
     line = one(methods=["crab-hardened beta=0.1 gap=false"])
     table = one(methods=[MethodChoice(method="crab-hardened", beta=0.1, gap=False)])
@@ -203,6 +214,7 @@ def test_a_job_is_asked_for_the_same_cells() -> None:
         ('methods = ["pray"]', "no method 'pray'; there are retrain"),
         ('methods = ["crab-paper hope=1"]', "has no option 'hope'"),
         ('methods = ["  "]', "a method has no name"),
+        ('batches = "stale"', "no kind of batches 'stale'; there are fresh, history"),
         ('methods = [{method = "crab-paper", gamma = 1}]', "has no option 'gamma'"),
         ('methods = [{method = "crab-paper", history = {n = 1}}]', "has no setting 'n'"),
         ('methods = ["crab-paper", {method = "crab-hardened", label = "crab-paper"}]', "two methods"),

@@ -65,9 +65,12 @@ def certificate_terms(
     """All terms by name; without ``vectors`` those of certificates of format 1."""
     facts, given = poison_bounds(plan), inputs.assumptions
     answers, checked = None, dict[str, Term]()
+    if not inputs.same_batches:  # then W, which draws the history's, is another training than was run
+        evidence = replace(evidence, answers=(), retrained_steps=None)
+    comparable = evidence.steps if inputs.same_batches else None
     if vectors:
         answers = answers_of(plan, evidence.answers) if given.local_expansion() is not None else ()
-        checked["answers.refute"], refuted = refutation(plan, facts, given, evidence.steps, answers)
+        checked["answers.refute"], refuted = refutation(plan, facts, given, comparable, answers)
         given = Assumptions() if refuted else given
     rule, reach = inputs.aggregation, facts.reach[-1] + _begun(plan, evidence)
     psi = _psi(facts, given)
@@ -241,6 +244,7 @@ def certify(
     retrained: Vector | None = None,
     retrained_steps: Steps | None = None,
     answers: Sequence[Answers] = (),
+    batches: str = "history",
 ) -> Certificate:
     """State what can be proved of the recovery by this plan, and what is no more than a figure.
 
@@ -249,7 +253,8 @@ def certify(
     settings where it was crab. ``assumptions`` are declared; ``ConfigError`` where the ledger or each other
     refutes them. ``noise`` gives epsilon and delta, ``start`` the noised model that recovery began at.
     ``retrained`` and its steps are a training from scratch, where one was run. ``answers`` are what a
-    :class:`fedcrab.recover.RecordedFleet` kept.
+    :class:`fedcrab.recover.RecordedFleet` kept. ``batches`` are ``fresh`` where clients drew others in
+    recovery than in the history: then, unless batches are full, their answers prove nothing.
     """
     inputs = Inputs.of(
         plan,
@@ -259,6 +264,7 @@ def certify(
         assumptions=assumptions or Assumptions(),
         estimate=estimate,
         noise=noise,
+        batches=batches,
     )
     evidence = RecoveryArtifacts(
         model, tables(steps), start, retrained, tables(retrained_steps), tuple(answers)
@@ -370,8 +376,15 @@ def certify_folder(
         assumptions=assumptions,
         estimate=estimate,
         noise=noise,
+        batches=_batches(asked),
     )
     return build_certificate(inputs, chosen, folder.evidence(history, retrained))
+
+
+def _batches(asked: Mapping[str, Any]) -> str:
+    """Which batches clients drew, by a recovery's request: told in it, or what its method always had."""
+    row = METHODS.get(str(asked.get("method", "")))
+    return str(asked.get("batches", row.batches if row else "history"))
 
 
 def _decided(folder: RecoveryFolder, history: History) -> Plan:

@@ -116,7 +116,8 @@ def distance_terms(
 
     ``answers`` are those of recovery and history; None gives the terms of certificates of format 1.
     """
-    by_crab = evidence.steps if inputs.crab is not None and inputs.aggregation == "fedavg" else None
+    followed = inputs.crab is not None and inputs.aggregation == "fedavg" and inputs.same_batches
+    by_crab = evidence.steps if followed else None
     noise = terms["noise.length"].value if evidence.start is not None else 0.0
     begun = noise or 0.0
     found = {
@@ -133,7 +134,7 @@ def distance_terms(
     return {
         **found,
         "distance.residual": _by_residual(facts, given, evidence),
-        "distance.measured": _measured(plan, evidence),
+        "distance.measured": _measured(plan, evidence, inputs.same_batches),
     }
 
 
@@ -192,9 +193,10 @@ def _by_residual(facts: PoisonBounds, given: Assumptions, evidence: RecoveryArti
     return finite(Term((residual + fading + rounding) / gap, SOUND, formula, assumes))
 
 
-def _measured(plan: Plan, evidence: RecoveryArtifacts) -> Term:
+def _measured(plan: Plan, evidence: RecoveryArtifacts, same: bool) -> Term:
     formula = "‖recovered - retrained model‖, measured"
     if evidence.model is None or evidence.retrained is None:
         return unknown(formula, "a retraining that was run")
-    assumes = ("the retraining is as it was reported",)
+    own = () if same else ("it is meant, not one with the history's batches: it drew batches of its own",)
+    assumes = ("the retraining is as it was reported", *own)
     return Term(apart(plan, evidence.model, evidence.retrained), SOUND, formula, assumes)

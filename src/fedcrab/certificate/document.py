@@ -112,11 +112,14 @@ class Inputs:
     assumptions: Assumptions = field(default_factory=Assumptions)
     estimate: bool = True  # whether constants that are not declared are guessed
     noise: Mapping[str, float] | None = None  # epsilon, delta
+    batches: str = "history"  # that clients drew in recovery and retraining; "fresh": others
 
     def __post_init__(self) -> None:
         for name in (self.method, self.aggregation):
             if not isinstance(name, str) or not name.isprintable() or len(name) > LONGEST_NAME:
                 raise ConfigError(f"method and aggregation are names, got {str(name)[:40]!r}")
+        if self.batches not in ("history", "fresh"):
+            raise ConfigError(f"batches are history or fresh, got {str(self.batches)[:40]!r}")
         if not isinstance(self.estimate, bool):
             raise ConfigError(f"estimate must be true or false, got {str(self.estimate)[:40]!r}")
         if self.crab is not None:
@@ -124,6 +127,11 @@ class Inputs:
         if self.noise is not None:
             _only(self.noise, ("epsilon", "delta"), "noise")
             check_budget(self.noise["epsilon"], self.noise["delta"])
+
+    @property
+    def same_batches(self) -> bool:
+        """Whether an answer of recovery is that of the history's map: full batches are always the same."""
+        return self.batches == "history" or self.assumptions.full_batch
 
     @classmethod
     def of(cls, plan: Plan, **others: Any) -> Inputs:
@@ -144,13 +152,15 @@ class Inputs:
             "assumptions": self.assumptions.to_table(),
             "estimate": self.estimate,
             "noise": None if self.noise is None else dict(self.noise),
+            **({} if self.batches == "history" else {"batches": self.batches}),
         }
 
     @classmethod
     def from_table(cls, table: Any) -> Inputs:
         """What :meth:`to_table` wrote down; a stranger may have."""
         more = [name for name in OPTIONAL if isinstance(table, Mapping) and name in table]
-        _only(table, (*NAMES, *more), "inputs")
+        fresh = ["batches"] if isinstance(table, Mapping) and "batches" in table else []
+        _only(table, (*NAMES, *more, *fresh), "inputs")
         _only(table["assumptions"], None, "assumptions")
         malicious = table["malicious"]
         if not isinstance(malicious, list) or not all(isinstance(client, str) for client in malicious):
@@ -168,7 +178,7 @@ class Inputs:
         if "unfound" in more and (type(table["unfound"]) is not int or table["unfound"] < 1):
             raise ConfigError("unfound, where it is there, is a whole number of 1 or more")
         decision = {name: table[name] for name in (*SETTINGS, *more)}
-        rest = {name: table[name] for name in ("method", "aggregation", "crab", "estimate", "noise")}
+        rest = {name: table[name] for name in ("method", "aggregation", "crab", "estimate", "noise", *fresh)}
         return cls(decision, assumptions=Assumptions.from_table(table["assumptions"]), **rest)
 
 

@@ -34,7 +34,8 @@ from fedcrab.history.selection import Selection
 from fedcrab.history.snapshots import ENDING, Snapshots
 from fedcrab.types import Layout, Vector
 
-EVERYTHING, KEPT, RETRAINED = "everything", "kept-", "retrained"
+EVERYTHING, KEPT = "everything", "kept-"
+RETRAINED = {"history": "retrained", "fresh": "retrained-fresh"}
 
 
 class HistoryCache:
@@ -60,28 +61,28 @@ class HistoryCache:
         path = self._place / f"{KEPT}{key_of(selection_table(selection))}"
         return _whole(path) or rerecord(history, _emptied(path), selection)
 
-    @property
-    def has_retrained(self) -> bool:
-        """Whether the retrained model is at hand."""
-        return len(self._retrained()) == 1
+    def has_retrained(self, batches: str) -> bool:
+        """Whether the model retrained with these batches is at hand."""
+        return len(self._retrained(batches)) == 1
 
-    def keep_retrained(self, layout: Layout, model: Vector) -> None:
+    def keep_retrained(self, layout: Layout, model: Vector, batches: str) -> None:
         """Keep the model that all distances are measured to; it is small, and outlives the histories."""
-        directory = _emptied(self._place / RETRAINED)
+        directory = _emptied(self._place / RETRAINED[batches])
         make_directory(directory.absolute())
         Snapshots(directory).put_model(layout, model)
 
-    def retrained(self, layout: Layout) -> Vector | None:
-        """The retrained model, where it is at hand and whole."""
-        if not self.has_retrained:
+    def retrained(self, layout: Layout, batches: str) -> Vector | None:
+        """The model retrained with these batches, where it is at hand and whole."""
+        if not self.has_retrained(batches):
             return None
+        place, name = self._place / RETRAINED[batches], self._retrained(batches)[0].stem
         try:
-            return Snapshots(self._place / RETRAINED).model(self._retrained()[0].stem, layout)
+            return Snapshots(place).model(name, layout)
         except HistoryError:
             return None
 
-    def _retrained(self) -> list[Path]:
-        return list((self._place / RETRAINED).glob(f"*{ENDING}"))
+    def _retrained(self, batches: str) -> list[Path]:
+        return list((self._place / RETRAINED[batches]).glob(f"*{ENDING}"))
 
     def clear(self) -> None:
         """Delete the histories, which are large."""
@@ -147,9 +148,12 @@ def compute(
 def _ordered(missing: Sequence[Cell], cells: Sequence[Cell], histories: HistoryCache) -> list[Cell]:
     """Retraining first, also where only its model is missing: all distances are measured to it."""
     first = [
-        c for c in cells if c.method.name == names.REFERENCE and (c in missing or not histories.has_retrained)
+        c
+        for c in cells
+        if c.method.name == names.REFERENCE
+        and (c in missing or not histories.has_retrained(c.method.batches))
     ]
-    return [*first[:1], *(c for c in missing if c not in first[:1])]
+    return [*first, *(c for c in missing if c not in first)]
 
 
 class TrainingCells:
@@ -190,8 +194,9 @@ class TrainingCells:
         layout = history.charter.layout
         outcome, curve = self._outcome(cell, history)
         if cell.method.name == names.REFERENCE:
-            self._histories.keep_retrained(layout, outcome.model)
-        row = measure_outcome(self._setup, outcome, self._histories.retrained(layout))
+            self._histories.keep_retrained(layout, outcome.model, cell.method.batches)
+        retrained = self._histories.retrained(layout, cell.method.batches)
+        row = measure_outcome(self._setup, outcome, retrained)
         row.pop("method")
         row["seconds_a_round"] = row["seconds"] / row["rounds"] if row["rounds"] else None
         row["capped"] = sum(len(step["capped"]) for step in outcome.steps)
@@ -207,7 +212,8 @@ class TrainingCells:
         source = self._histories.selected(history, method.selection)
         bad, spent = self._setup.attackers.clients, 0
         told = {**dict(method.plan), **dict(method.settings)}
-        recovery, probe = RecoveryRun(method.name, source, bad, self._setup, **told), self._setup.probe
+        told["batches"], probe = method.batches, self._setup.probe
+        recovery = RecoveryRun(method.name, source, bad, self._setup, **told)
         for step in recovery:
             spent += len(step.asked)
             loss, accuracy = _real(probe.loss(step.model)), _real(probe.accuracy(step.model))

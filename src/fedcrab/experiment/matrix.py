@@ -76,7 +76,9 @@ def named_cell(labels: Labels) -> Iterator[None]:
 
 def _methods(suite: Suite) -> list[tuple[MethodChoice, ResolvedMethod]]:
     named = [m if isinstance(m, MethodChoice) else _spoken(m) for m in suite.methods]
-    always = [(c, resolve(c)) for c in (MethodChoice(method=name) for name in ALWAYS)]
+    named = [m.model_copy(update={"batches": m.batches or suite.batches}) for m in named]
+    standard = (MethodChoice(method=name, batches=suite.batches) for name in ALWAYS)
+    always = [(c, resolve(c)) for c in standard]
     standing = [method for _, method in always]
     methods = [*always, *((c, m) for c, m in ((c, resolve(c)) for c in named) if m not in standing)]
     labels = [method.label for _, method in methods]

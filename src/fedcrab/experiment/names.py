@@ -55,6 +55,7 @@ SELECTIONS: Mapping[str, Callable[..., Any]] = {
     "everything": Everything,
     "compact": Compact,
 }
+BATCHES = ("fresh", "history")  # which a simulated client draws in a recovery: others, or the history's
 Thing = TypeVar("Thing")
 
 

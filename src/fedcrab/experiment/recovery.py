@@ -23,7 +23,7 @@ from fedcrab.recover.replay import predicted_error
 from fedcrab.recover.run import MethodRun
 from fedcrab.recover.step import ReplayState
 from fedcrab.rollback.decision import Plan, plan
-from fedcrab.types import ClientId, Vector
+from fedcrab.types import ClientId, Fleet, Vector
 
 PLANNED = ("beta", "evidence", "rule", "unfound", "since")
 
@@ -56,6 +56,7 @@ class RecoveryRun:
         noise: Mapping[str, float] | None = None,
         anchor: bool = False,
         plans: Plans | None = None,
+        batches: str = "fresh",
         **changes: Any,
     ) -> None:
         """``saved`` is a directory in which each step is kept, and from which a killed recovery resumes.
@@ -66,6 +67,9 @@ class RecoveryRun:
         ``anchor`` has every answer kept for the certificate, and every honest client asked once more at the
         recovered model; it needs ``saved`` too.
 
+        ``batches`` are ``fresh``, as real clients would draw them, or those of the ``history``, which the
+        convex bounds of a certificate need where batches are sampled. A retraining has fresh ones of its own.
+
         ``plans`` are those that other methods took already. ``changes`` are other values for the method's
         own settings, and for the plan's beta, evidence, rule, unfound, since.
         """
@@ -73,7 +77,7 @@ class RecoveryRun:
         planned = {name: changes.pop(name) for name in PLANNED if name in changes}
         decided = (plans or Plans(history, malicious)).decided({**row.plan, **planned})
         names.check_settings(f"method {method!r}", row.function, {**row.settings, **changes})
-        clients, epochs = setup.fleet_again() if row.fresh_batches else setup.fleet, setup.config.local.epochs
+        clients, epochs = _clients(setup, method, batches), setup.config.local.epochs
         self._fleet = MeteredFleet(clients, epochs=epochs)
         self._run = MethodRun(
             method,
@@ -89,6 +93,7 @@ class RecoveryRun:
         if saved is None:
             return
         request: dict[str, Any] = {name: getattr(decided, name) for name in planned}
+        request |= {"batches": batches} if batches != row.batches else {}
         start = None
         if noise is not None:
             if not row.rolls_back:
@@ -126,6 +131,15 @@ class RecoveryRun:
         return Outcome(
             self.method, run.model, self.plan, steps, self._fleet.cost, run.seconds, stored, run.anchored
         )
+
+
+def _clients(setup: Setup, method: str, batches: str) -> Fleet:
+    """The simulated clients, at the time of the recovery or at that of the history."""
+    if batches not in names.BATCHES:
+        raise ConfigError(f"batches are {' or '.join(names.BATCHES)}, got {batches!r}")
+    if batches == "history":
+        return setup.fleet
+    return setup.fleet_again(2 if method == names.REFERENCE else 1)
 
 
 class Plans:

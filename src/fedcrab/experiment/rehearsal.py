@@ -89,7 +89,7 @@ def _history(place: Path, clients: int) -> History:
 
 def _check_method(method: ResolvedMethod, config: Config, history: History) -> None:
     """Decide and begin; a method checks its options before its first step."""
-    if method == POISONED:
+    if method.name == POISONED.name:
         return
     fraction = config.attack.fraction if config.attack else 0.0
     bad = [str(client) for client in range(round(fraction * config.clients.count))]

@@ -147,14 +147,15 @@ def recover_command(
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Recover by one method or by all that the history allows; the rows, and why others are not allowed.
 
-    ``changes`` are settings of the one method, such as ``beta=0.1``; ``unfound`` and ``since`` are for every
+    ``changes`` are settings of the one method, such as ``beta=0.1``, and ``batches`` (``fresh`` or
+    ``history``) for any number of them; ``unfound`` and ``since`` are for every
     method's plan. ``noise`` gives epsilon and delta of noise on the rollback model. ``anchor`` has every
     answer kept, and every honest client asked once more at the recovered model, so that the certificate can
     prove more.
     """
     if method != "all":
         names.look_up("method", method, names.METHODS)
-    elif changes or noise:
+    elif noise or {*settings(changes)} - {"batches"}:
         raise ConfigError(f"{'--set' if changes else 'noise'} is for one method: name it by --method")
     planned = {"unfound": unfound, "since": {c: t for c, t in (since or {}).items() if t} or None}
     own = {**settings(changes), **{name: value for name, value in planned.items() if value is not None}}

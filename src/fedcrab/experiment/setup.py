@@ -109,9 +109,9 @@ class Setup:
         """TA: accuracy on the test part."""
         return self.predictor.accuracy(model, self.dataset.test_x, self.dataset.test_y)
 
-    def fleet_again(self) -> Fleet:
-        """The same clients and attackers at another time: they draw other batches than in the history."""
-        return attacked(self.config, self.honest.training_again(), self.dataset, self.attackers)
+    def fleet_again(self, time: int = 1) -> Fleet:
+        """The configured clients and attackers at another time: other batches than in the history."""
+        return attacked(self.config, self.honest.training_again(time), self.dataset, self.attackers)
 
     def close(self) -> None:
         """End the worker processes."""

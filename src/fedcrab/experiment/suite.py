@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,10 +57,11 @@ class MethodChoice(BaseModel):
     method: str
     label: str = ""
     history: dict[str, Any] = Field(default_factory=dict)  # other settings of the selection it recovers from
+    batches: str = ""  # fresh or history; empty: as the suite has it
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is left besides name, label and history."""
+        """What is left besides name, label, history and batches."""
         return dict(self.model_extra or {})
 
 
@@ -78,6 +79,7 @@ class Suite(ConfigSection):
         default_factory=dict
     )  # any setting as an axis: "clients.count" = [5, 10]
     methods: list[str | MethodChoice] = Field(default_factory=list)
+    batches: str = "fresh"  # which clients draw in a recovery; published cells have those of the history
     seeds: list[int] = Field(default_factory=lambda: [0])
     membership: bool = False  # MISR too: a shadow training for every training
     reference: str = names.REFERENCE  # the method that others are tested against
@@ -155,14 +157,17 @@ class ResolvedMethod:
     plan: tuple[tuple[str, Any], ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
     selection: Selection | None = None  # None: no history is needed
+    batches: str = "history"  # which clients draw, here and in the retraining that distances are measured to
 
     def to_table(self) -> dict[str, Any]:
         """All that determines it, as plain values; settings that are new, only where they change anything."""
         kept = selection_table(self.selection) if self.selection else None
-        added = names.METHODS[self.name].added if self.name in names.METHODS else {}
+        row = names.METHODS.get(self.name)
+        added, untold = (row.added, row.batches) if row else ({}, "history")
         new = {name for name, value in added.items() if dict(self.settings).get(name) == value}
         settings = {name: value for name, value in self.settings if name not in new}
-        return {"name": self.name, "plan": dict(self.plan), "settings": settings, "history": kept}
+        table = {"name": self.name, "plan": dict(self.plan), "settings": settings, "history": kept}
+        return table if self.batches == untold else {**table, "batches": self.batches}
 
 
 POISONED = ResolvedMethod("poisoned", "poisoned")
@@ -170,8 +175,10 @@ POISONED = ResolvedMethod("poisoned", "poisoned")
 
 def resolve(choice: MethodChoice) -> ResolvedMethod:
     """Complete a method's options from its preset and its function's defaults; refuse unknown ones."""
+    batches = choice.batches or "fresh"
+    names.look_up("kind of batches", batches, dict.fromkeys(names.BATCHES))
     if choice.method == POISONED.name:
-        return POISONED
+        return replace(POISONED, batches=batches)
     row = names.look_up("method", choice.method, names.METHODS)
     own = {name: value for name, value in defaults(row.function).items() if name not in GIVEN}
     decided = row.plan if row.rolls_back else ANY_DECISION
@@ -187,6 +194,7 @@ def resolve(choice: MethodChoice) -> ResolvedMethod:
         tuple(plan.items()),
         tuple(settings.items()),
         _selection(choice, row.selection),
+        batches,
     )
 
 

@@ -50,7 +50,7 @@ class Method:
     contacts: Callable[[History], Sequence[int]] | None = None  # rounds that ask all, where known before
     most: int | None = None  # asked in each of these rounds, of those who took part; None: all
     remark: str = ""  # what a count of these rounds does not say
-    fresh_batches: bool = False  # whether a simulated client must draw others than in the history
+    batches: str = "history"  # of simulated clients in results whose key does not say which they drew
 
     @property
     def plan(self) -> Settings:
@@ -128,7 +128,7 @@ METHODS: Mapping[str, Method] = {
         check=replay_needs,
         length=lambda plan, _: len(plan.history.rounds) - plan.rollback_round,
         remark="about: decided while it runs",
-        fresh_batches=True,
+        batches="fresh",
     ),
     "crab-paper": Method(
         "Crab, as published",

@@ -103,6 +103,7 @@ def _suite(scale: Scale, **more: Any) -> Suite:
         "methods": list(METHODS),
         "seeds": list(scale.seeds),
         "membership": True,
+        "batches": "history",  # as when these results were published
     }
     return Suite(**{**common, **more})
 

@@ -19,6 +19,8 @@ from fedcrab.simulate.worker import ClientJob, Job, JobRunner, split_clients
 from fedcrab.simulate.workers import Workers
 from fedcrab.types import ClientId, Layout, Updates, Vector
 
+MOST_ROUNDS = 2**32  # of one training
+
 
 @dataclass(frozen=True, slots=True)
 class _FleetParts:
@@ -53,7 +55,7 @@ class SimulatedFleet:
             architecture = Architecture(architecture, dataset.shape, dataset.classes)
         self._plant = _plant(architecture, local or LocalTraining(), seed, workers)
         self._holdings = hold_parts(self._plant.shelf, dataset, parts)
-        self._again = False
+        self._time = 0
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -104,7 +106,7 @@ class SimulatedFleet:
         counts = [place.count for place in held]
         workers = self._plant.workers.count if self._plant.workers is not None else 1
         dealt = split_clients(counts, together=self._plant.bench.together, workers=workers)
-        address = -1 - round if self._again else round  # orders(seed, address, client)
+        address = round if self._time == 0 else -1 - round - (self._time - 1) * MOST_ROUNDS  # of orders
         return [Job(call.number, address, epochs, tuple(shares[place] for place in job)) for job in dealt]
 
     def _run(self, jobs: Sequence[Job]) -> None:
@@ -126,11 +128,11 @@ class SimulatedFleet:
         self._known(list(replaced))
         plant, described = self._plant, self._plant.architecture
         other = hold_examples(plant.shelf, replaced, shape=described.shape, classes=described.classes)
-        return _derived(plant, self._holdings | other, self._again)
+        return _derived(plant, self._holdings | other, self._time)
 
-    def training_again(self) -> SimulatedFleet:
-        """The same clients at another time: they draw other batches than in the same round before."""
-        return _derived(self._plant, self._holdings, again=True)
+    def training_again(self, time: int = 1) -> SimulatedFleet:
+        """The same clients at another time (1, 2, …): they draw other batches than at any other time."""
+        return _derived(self._plant, self._holdings, time)
 
     def close(self) -> None:
         """End the workers of this fleet and of those derived from it; another ``train`` starts them anew."""
@@ -146,9 +148,9 @@ class SimulatedFleet:
         self.close()
 
 
-def _derived(plant: _FleetParts, holdings: dict[ClientId, ClientExamples], again: bool) -> SimulatedFleet:
+def _derived(plant: _FleetParts, holdings: dict[ClientId, ClientExamples], time: int) -> SimulatedFleet:
     fleet = object.__new__(SimulatedFleet)
-    fleet._plant, fleet._holdings, fleet._again = plant, holdings, again
+    fleet._plant, fleet._holdings, fleet._time = plant, holdings, time
     return fleet
 
 
