@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -177,6 +177,14 @@ def _numbers(weights: object) -> NDArray[np.float64]:
         raise RecordError(f"weights are numbers of examples, got {shown(weights)}") from error
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerState:
+    """Arrays by name and plain values: all that a server needs, beside the model, to make the next one."""
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    values: Mapping[str, Any] = field(default_factory=dict)  # as JSON has them
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One round as it happened: the model before it, what the clients sent, what was made of it."""
@@ -190,6 +198,8 @@ class Round:
     rejected: tuple[Rejection, ...] = field(default=())  # who was left out before aggregation, and why
     began: datetime | None = None  # when clients were asked; any time zone, kept in UTC
     ended: datetime | None = None  # when M_{t+1} was made
+    notes: str = ""  # whatever else the server wants to find here again: what it sent to the clients, say
+    server: ServerState | None = None  # what goes with M_{t+1}, such as the moments of an optimiser
 
     def __post_init__(self) -> None:
         for name in ("began", "ended"):

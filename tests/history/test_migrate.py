@@ -65,6 +65,10 @@ def test_an_older_history_reads_as_it_did(kept: tuple[Path, dict[str, Any]]) -> 
     assert sha(history.final_model()) == expected["last"]
     if "ended" in expected:  # since format 2
         assert [entry.ended.isoformat() for entry in history.rounds] == expected["ended"]
+    if "notes" in expected:  # since format 3
+        assert [entry.notes for entry in history.rounds] == expected["notes"]
+        found = {t: sha(history.server_state(int(t)).arrays["m"]) for t in expected["states"]}
+        assert found == expected["states"]
 
 
 @pytest.mark.parametrize("kept", NAMES, indirect=True)

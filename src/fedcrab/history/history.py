@@ -30,7 +30,7 @@ from fedcrab.history.selection import Selection, Selective
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.verify import check_directory, load_state, verify
 from fedcrab.history.writer import Writer
-from fedcrab.types import ClientId, Layout, Round, Updates, Vector
+from fedcrab.types import ClientId, Layout, Round, ServerState, Updates, Vector
 
 
 def create(path: Path, charter: Settings, initial_model: Vector) -> None:
@@ -260,6 +260,22 @@ class History:
         if known and (self.contents.packed or self.contents.has_exact_model(round)):
             return self.contents.has_exact_model(round)
         raise HistoryError(f"{self.path}: the model before round {round} was not kept")
+
+    def server_state(self, round: int) -> ServerState | None:
+        """What the server kept beside the model before a round; None where it kept nothing.
+
+        ``round`` may be the number of rounds: the state after the last one. Refused where it was not kept.
+        """
+        last = len(self.rounds)
+        if not 0 <= round <= last:
+            raise HistoryError(f"{self.path}: there are rounds 0 to {last - 1}, got {round}")
+        if round == last:
+            digest = self.rounds[-1].state_after if last else None
+        else:
+            digest = self.rounds[round].state_before
+        if digest is not None and not self.contents.needs(digest):
+            raise HistoryError(f"{self.path}: the server's state before round {round} was not kept")
+        return None if digest is None else self._snapshots.state(digest)
 
     def initial_model(self) -> Vector:
         """M_0."""

@@ -95,7 +95,13 @@ class Ledger:
         names = (entry.start, entry.after, entry.mean, entry.updates)
         points = np.ascontiguousarray(entry.coordinates.numbers, "<f8").tobytes()
         shape = (json.dumps(entry.references), int(entry.coordinates.sketched), points)
-        added = (instant_text(entry.began), instant_text(entry.ended))  # since format 1, in their order
+        added = (  # since format 1, in their order
+            instant_text(entry.began),
+            instant_text(entry.ended),
+            entry.notes,
+            entry.state_before,
+            entry.state_after,
+        )
         row = (place, entry.index, entry.loss, entry.divergence, *names, *shape, digest, *added)
         self._put("rounds", row)
         columns = (column.tolist() for column in entry.columns())

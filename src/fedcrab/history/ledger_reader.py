@@ -94,6 +94,9 @@ def parse_round(row: Row, connection: sqlite3.Connection) -> RoundRecord:
         rejected=_rejected(connection, index),
         began=_instant(row.get("began")),
         ended=_instant(row.get("ended")),
+        notes=_notes(row.get("notes")),
+        state_before=_hash_or_null(row.get("state_before")),
+        state_after=_hash_or_null(row.get("state_after")),
     )
 
 
@@ -176,6 +179,17 @@ def _instant(value: object) -> datetime | None:
     if instant_text(when) != value:
         raise DamagedError(f"a time (UTC) is expected where {str(value)[:40]!r} stands")
     return when
+
+
+def _notes(value: object) -> str | None:
+    """Any text, bounded, and never shown as it is."""
+    if value is not None and (not isinstance(value, str) or not 0 < len(value) <= LONGEST_JSON):
+        raise DamagedError(f"notes are a text of 1 to {LONGEST_JSON} characters")
+    return value
+
+
+def _hash_or_null(value: object) -> str | None:
+    return None if value is None else checked_hash(value)
 
 
 def checked_hash(value: object) -> str:

@@ -20,13 +20,15 @@ from fedcrab.history.state import State
 class NeededFile:
     """What a snapshot is."""
 
-    kind: Literal["model", "mean", "updates", "packed"]
+    kind: Literal["model", "mean", "updates", "packed", "state"]
     round: int
 
     def __str__(self) -> str:
         """For people."""
         if self.kind == "model":
             return f"the model before round {self.round}"
+        if self.kind == "state":
+            return f"the server's state before round {self.round}"
         return f"the {'mean update' if self.kind == 'mean' else 'updates'} of round {self.round}"
 
 
@@ -59,7 +61,7 @@ class LedgerState:
             kept = self.now.kept_by(entry)
             self.windows.append(entry)
             self._kept += [r.index for r in kept]
-            self._settled |= {name for r in kept for name in (r.start, r.updates) if name}
+            self._settled |= {name for r in kept for name in (r.start, r.updates, r.state_before) if name}
         self.now = now
 
     def needs(self, snapshot: str) -> bool:
@@ -126,10 +128,14 @@ class LedgerState:
         files = {self.charter.initial_model: NeededFile("model", 0)}
         if self.now.last:
             files[self.now.model] = NeededFile("model", self.now.rounds)
+            if self.now.last.state_after:
+                files[self.now.last.state_after] = NeededFile("state", self.now.rounds)
         for entry in self._undecided_or_kept():
             files[entry.start] = NeededFile("model", entry.index)
             if entry.updates and not self.packed:
                 files[entry.updates] = NeededFile("updates", entry.index)
+            if entry.state_before:
+                files[entry.state_before] = NeededFile("state", entry.index)
         for entry in self.rounds if self.packed else ():
             if entry.updates:
                 files[entry.updates] = NeededFile("packed", entry.index)

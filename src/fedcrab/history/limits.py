@@ -21,8 +21,9 @@ from fedcrab.history.chain import GENESIS
 from fedcrab.history.ledger_reader import LONGEST_JSON, MOST_NUMBERS, parse_charter
 from fedcrab.history.records import Settings
 from fedcrab.history.selection import KINDS, Selection
+from fedcrab.history.server_state import check_state
 from fedcrab.history.snapshots import HEADER, RESERVED, header
-from fedcrab.types import Field, Layout, Rejection, Round, Updates, Vector
+from fedcrab.types import Field, Layout, Rejection, Round, ServerState, Updates, Vector
 from fedcrab.vectors import BLOCK, is_finite
 
 MOST_POINTS = (
@@ -144,6 +145,8 @@ def checked_round(round: Round, charter: Settings, expected: int) -> Round:
         loss=real(f"round {index}: the loss", round.loss),
         divergence=real(f"round {index}: the divergence", round.divergence),
         rejected=_rejected(index, round.rejected),
+        notes=_notes(index, round.notes),
+        server=_server(round.server),
     )
 
 
@@ -197,6 +200,25 @@ def _rejected(index: int, rejected: object) -> tuple[Rejection, ...]:
     if not isinstance(rejected, tuple | list) or not all(isinstance(r, Rejection) for r in rejected):
         raise RecordError(f"round {index}: rejected must be a tuple of Rejections, got {shown(rejected)}")
     return tuple(map(as_printable, rejected))
+
+
+def _notes(index: int, notes: object) -> str:
+    if not isinstance(notes, str):
+        raise RecordError(f"round {index}: notes must be a text, got {shown(notes)}")
+    if len(notes) > LONGEST_JSON:
+        raise RecordError(
+            f"round {index}: notes of {len(notes)} characters, and a round can have {LONGEST_JSON}"
+        )
+    return notes
+
+
+def _server(state: object) -> ServerState | None:
+    if state is None:
+        return None
+    if not isinstance(state, ServerState):
+        raise RecordError(f"the server's state must be a ServerState, got {shown(state)}")
+    check_state(state)
+    return state if state.arrays or state.values else None
 
 
 def real(what: str, value: object, *, error: type[Exception] = RecordError) -> float:

@@ -38,6 +38,11 @@ CHANGES: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE rounds ADD COLUMN began TEXT",
         "ALTER TABLE rounds ADD COLUMN ended TEXT",
     ),
+    3: (  # what the server wants to find here again, and its own state before and after the round
+        "ALTER TABLE rounds ADD COLUMN notes TEXT",
+        "ALTER TABLE rounds ADD COLUMN state_before TEXT",
+        "ALTER TABLE rounds ADD COLUMN state_after TEXT",
+    ),
 }
 FORMAT = max(CHANGES)
 

@@ -91,6 +91,9 @@ class RoundRecord:
     rejected: tuple[Rejection, ...]
     began: datetime | None = None  # UTC; since format 2
     ended: datetime | None = None
+    notes: str | None = None  # whatever else the server wants to find here again; since format 3
+    state_before: str | None = None  # the hash of the server's state that goes with M_t, where it has one
+    state_after: str | None = None  # and with M_{t+1}
 
     def facts(self) -> list[Any]:
         """What the chain covers. What a later format added is in it only where it is known."""
@@ -104,7 +107,13 @@ class RoundRecord:
 
     def _added(self) -> dict[str, Any]:
         """What formats after the first brought."""
-        return {"began": instant_text(self.began), "ended": instant_text(self.ended)}
+        return {
+            "began": instant_text(self.began),
+            "ended": instant_text(self.ended),
+            "notes": self.notes,
+            "state_before": self.state_before,
+            "state_after": self.state_after,
+        }
 
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The numbers of each client: examples, norm, cosine, selected."""

@@ -17,12 +17,14 @@ from safetensors import SafetensorError, deserialize
 
 from fedcrab.errors import DamagedError
 from fedcrab.files import TEMPORARY, Part, read_regular, sync_directory, write_addressed, write_named
-from fedcrab.types import Layout, Vector
+from fedcrab.history.server_state import parse_state, state_parts
+from fedcrab.types import Layout, ServerState, Vector
 from fedcrab.vectors import Matrix64, Sliced
 
 ENDING = ".safetensors"
 PIECE = 2**17  # numbers written at a time
 HEADER = 2**20  # bytes, far above what a layout's header can need
+LARGEST_STATE = 2**40  # bytes: read as they are, a file gives what it holds
 RESERVED = "__metadata__"  # safetensors takes an entry of this name for remarks, not for a tensor
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DTYPES: Mapping[str, type] = {"F32": np.float32, "F64": np.float64, "U8": np.uint8}
@@ -62,6 +64,18 @@ class Snapshots:
         return self._put(
             _header({name: array.shape}, dtype), _pieces(np.ascontiguousarray(array).reshape(-1))
         )
+
+    def put_state(self, state: ServerState) -> str:
+        """Write the server's state; gives its hash."""
+        return write_addressed(self.directory, state_parts(state), ending=ENDING)
+
+    def state(self, digest: str) -> ServerState:
+        """The server's state of this hash, checked against it."""
+        path = self.path(digest)
+        content = read_regular(path, limit=LARGEST_STATE)
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
+        return parse_state(path, content)
 
     @contextmanager
     def vector(self, digest: str, name: str, size: int) -> Iterator[Sliced]:

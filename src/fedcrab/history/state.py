@@ -119,6 +119,7 @@ class State:
 
     def files(self) -> set[str]:
         """The snapshots that must be there for what is still open: those of kept rounds come besides."""
-        pending = {name for r in self.pending for name in (r.start, r.updates) if name}
+        pending = {name for r in self.pending for name in (r.start, r.updates, r.state_before) if name}
+        pending |= {self.last.state_after} if self.last and self.last.state_after else set()
         means = set() if self.closed else {entry.mean for entry in self.compared()}
         return {self.charter.initial_model, self.model} | pending | means

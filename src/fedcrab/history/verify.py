@@ -183,6 +183,8 @@ def _check_snapshot(snapshots: Snapshots, digest: str, need: NeededFile, content
             raise DamagedError(f"{snapshots.path(digest)}: {problem}")
     elif need.kind == "packed":
         read_packed(snapshots, contents, need.round)
+    elif need.kind == "state":
+        snapshots.state(digest)
     else:
         snapshots.model(digest, layout)
 

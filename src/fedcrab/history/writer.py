@@ -25,6 +25,7 @@ from fedcrab.history.ledger_state import LedgerState, NeededFile
 from fedcrab.history.limits import checked_round
 from fedcrab.history.records import ClosingRecord, Record, RoundRecord, Settings
 from fedcrab.history.selection import Compact
+from fedcrab.history.server_state import state_hash
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.state import State
 from fedcrab.history.verify import load_state
@@ -72,6 +73,9 @@ class RoundMeasurer:
             rejected=round.rejected,
             began=round.began,
             ended=round.ended,
+            notes=round.notes or None,
+            state_before=now.last.state_after if now.last else None,
+            state_after=None if round.server is None else self.snapshots.put_state(round.server),
         )
 
     def _put_snapshots(self, now: State, round: Round) -> tuple[str, str, str | None]:
@@ -111,6 +115,8 @@ class RoundMeasurer:
             "weights": updates.weights.tolist() == last.examples.tolist(),
             "updates": digests_of(updates) == last.digests,
             "rejected": round.rejected == last.rejected,
+            "notes": (round.notes or None) == last.notes,
+            "server": (None if round.server is None else state_hash(round.server)) == last.state_after,
         }
         if all(same.values()) and updates.clients:  # a step so small that it is lost in M_t has a direction
             cosines = measure_sketched(
@@ -318,4 +324,4 @@ def _brought(entry: Record) -> set[str]:
     """The snapshots that were written for an entry."""
     if not isinstance(entry, RoundRecord):
         return set()
-    return {name for name in (entry.start, entry.after, entry.mean, entry.updates) if name}
+    return {name for name in (entry.start, entry.after, entry.mean, entry.updates, entry.state_after) if name}
