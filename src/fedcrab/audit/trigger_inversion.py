@@ -134,6 +134,22 @@ def invert(
     return Inversion(masks, patterns, success, done, _notes(classes, success))
 
 
+class _Adam:
+    """Kingma and Ba, 2015, on one tensor. torch.optim imports a compiler first, which takes seconds."""
+
+    def __init__(self, free: Tensor) -> None:
+        self._free, self._steps = free, 0
+        self._mean, self._square = torch.zeros_like(free), torch.zeros_like(free)
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor) -> None:
+        self._steps += 1
+        self._mean.lerp_(gradient, 1 - BETAS[0])
+        self._square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+        deviation = (self._square / (1 - BETAS[1] ** self._steps)).sqrt_() + 1e-8
+        self._free.addcdiv_(self._mean, deviation, value=-RATE / (1 - BETAS[0] ** self._steps))
+
+
 class _Search:
     """All classes side by side: each has its own mask, pattern, examples and λ, so none sees another."""
 
@@ -158,7 +174,7 @@ class _Search:
         free = torch.tensor(np.array(starts), dtype=torch.float32)
         free[:, 0] -= 1
         free.requires_grad_()
-        descent = torch.optim.Adam([free], lr=RATE, betas=BETAS)
+        descent = _Adam(free)
         price, running = torch.full((self.classes,), 1e-2), torch.zeros(self.classes)
         sizes = []
         for step in range(steps):
@@ -168,9 +184,7 @@ class _Search:
                 self.low + self.range * torch.sigmoid(2 * free[:, 1:]),
             )
             loss, hits = self._loss(mask, pattern, self.images[torch.from_numpy(rows)])
-            descent.zero_grad()
-            torch.autograd.backward((loss + price * mask.sum((1, 2, 3))).sum(), inputs=[free])
-            descent.step()
+            descent.step(torch.autograd.grad((loss + price * mask.sum((1, 2, 3))).sum(), free)[0])
             running = MEMORY * running + (1 - MEMORY) * hits
             price = torch.where(hits >= WANTED, price * UP, price / DOWN).clamp(LEAST, MOST)
             self._keep(mask.detach(), pattern.detach(), running)
