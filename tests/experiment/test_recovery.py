@@ -20,6 +20,7 @@ from fedcrab import (
     plan,
 )
 from fedcrab.certificate import certificate, verify_certificate
+from fedcrab.detect.saved_audit import read_audit
 from fedcrab.experiment import names, recovery
 from fedcrab.experiment.config import load_config
 from fedcrab.experiment.recovery import RecoveryRun, measure_outcome, poisoned, recover_to_end
@@ -147,6 +148,10 @@ def test_the_commands_write_and_judge(kept: dict[type, History], setup: Setup, t
         assert by_name[row["method"]]["client_rounds"] == row["client_rounds"]
     assert all(0 <= r["misr"] <= 1 and 0 <= r["misr_auc"] <= 1 for r in judged_rows)
     assert by_name["retrain"]["distance"] == 0
+    assert {*by_name["retrain"]["trigger"]} == {"planted", "class", "ratio", "lift"}
+    saved = read_audit(tmp_path / "out", kept[Selective].contents.head)
+    assert saved is not None
+    assert [row["model"] for row in saved["models"]] == ["final", *(r["method"] for r in judged_rows[1:])]
     summary = json.loads((tmp_path / "out" / "crab-paper" / "summary.json").read_text())
     assert summary["malicious"] == sorted(bad)
     _, results = read_results(tmp_path / "out" / "crab-paper")

@@ -21,12 +21,15 @@ app = typer.Typer()
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote.")],
     membership: Annotated[bool, typer.Option(help="Membership inference too: a shadow training.")] = True,
+    audit: Annotated[
+        bool, typer.Option(help="Look for a planted trigger in each model, and try the history's own.")
+    ] = True,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy, what is left of the attack, membership, cost, distance: poisoned beside recovered."""
+    """Accuracy, what is left of the attack, membership, trigger, cost: poisoned beside recovered."""
     need_extra("simulate", "'evaluate'")
     from fedcrab.experiment.run import evaluate_command
 
-    rows = evaluate_command(directory, with_membership=membership, workers=workers)
+    rows = evaluate_command(directory, with_membership=membership, with_audit=audit, workers=workers)
     _show_methods(rows, {}, as_json)

@@ -28,6 +28,7 @@ from fedcrab.detect import Detection, join, ledger
 from fedcrab.detect.saved_audit import picture, write_audit
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.experiment.config import Config
+from fedcrab.experiment.setup import Setup
 from fedcrab.files import hash_regular
 from fedcrab.history import History
 from fedcrab.history.snapshots import read_model
@@ -132,6 +133,14 @@ class Investigation:
         """Who is named for it, and the round from which on each taught it."""
         return {client: since for found in self.taught for client, since in found.since.items()}
 
+    def trigger_row(self, name: str) -> dict[str, Any] | None:
+        """Whether a trigger is planted in a model, and how well the first one's works there; for tables."""
+        if name not in self.models:
+            return None
+        own = self.models[name]
+        told = {"planted": own.planted, "class": own.label, "ratio": round(own.ratio, 4)}
+        return {**told, "lift": round(self.lifts[name], 4) if self.trigger else None}
+
     def detections(self) -> list[Detection]:
         """What there is to say of clients, for each misbehaviour that was found or brought."""
         found = [one.detection for one in self.taught]
@@ -186,6 +195,12 @@ def server_of(history: History) -> Server:
     dataset, x, y = hold_out(load_dataset(config.data.name), probe=config.data.probe, seed=config.seed)
     module = Architecture(config.model, dataset.shape, dataset.classes).build()
     return Server(FlatModel(module, history.charter.layout), x, y, dataset.classes)
+
+
+def server_for(setup: Setup) -> Server:
+    """The same from a training's own things."""
+    x, y = setup.probe.examples
+    return Server(FlatModel(setup.architecture.build(), setup.honest.layout), x, y, setup.dataset.classes)
 
 
 def investigate(

@@ -20,6 +20,7 @@ from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.evaluate import AttackModel, Membership, accuracy, fit_attack_model, membership
 from fedcrab.experiment import names
 from fedcrab.experiment.config import settings
+from fedcrab.experiment.forensics import FINAL, investigate, keep, server_for
 from fedcrab.experiment.known_constants import write_certificate_of
 from fedcrab.experiment.recovery import (
     Outcome,
@@ -211,9 +212,13 @@ def _follow(recovery: RecoveryRun, curve: Curve) -> Outcome:
 
 
 def evaluate_command(
-    out: Path, *, with_membership: bool = True, workers: int | None = None
+    out: Path, *, with_membership: bool = True, with_audit: bool = True, workers: int | None = None
 ) -> list[dict[str, Any]]:
-    """Judge the recovered models of a directory beside the poisoned one."""
+    """Judge the recovered models of a directory beside the poisoned one.
+
+    An audit says of each whether a trigger is planted in it, and how well the history's own still works
+    there; what it found is kept in the directory.
+    """
     history, results = read_results(out)
     setup = setup_of(history, workers)
     try:
@@ -226,6 +231,11 @@ def evaluate_command(
             test = membership_test(setup, results[0].summary["malicious"])
             for row, outcome in zip(rows, outcomes, strict=True):
                 row.update(test.row(outcome.model))
+        if with_audit:
+            found = investigate(history, {r.method: r.model for r in results}, server=server_for(setup))
+            keep(out, found)
+            for row, name in zip(rows, (FINAL, *(r.method for r in results)), strict=True):
+                row["trigger"] = found.trigger_row(name)
         return rows
     finally:
         setup.close()

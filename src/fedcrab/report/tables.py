@@ -260,6 +260,7 @@ def methods_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "TA": lambda r: _percent(r["ta"]),
         "ASR": lambda r: _percent(r["asr"]),
         "MISR": lambda r: _percent(r["misr"]),
+        "trigger": lambda r: _trigger(r.get("trigger")),
         "from round": lambda r: _whole(r["rollback_round"] if rolls_back(r["method"]) else None),
         "rounds": lambda r: _whole(r["rounds"]),
         "contact": lambda r: _whole(r.get("contact_rounds")),
@@ -268,11 +269,20 @@ def methods_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "history": lambda r: size(r["bytes"]) if r["bytes"] else "-",
         "distance": lambda r: "-" if r["distance"] is None else number(r["distance"]),
     }
-    shown = [name for name in columns if name != "MISR" or any(r["misr"] is not None for r in rows)]
+    empty = [name for name in ("misr", "trigger") if all(r.get(name) is None for r in rows)]
+    shown = [name for name in columns if name.lower() not in empty]
     table = _table("Recovery", *shown)
     for row in rows:
         table.add_row(*(columns[name](row) for name in shown))
     return table
+
+
+def _trigger(found: Mapping[str, Any] | None) -> str:
+    """Whether one is planted, and how many examples the poisoned model's trigger turns here."""
+    if found is None:
+        return "-"
+    turns = "" if found["lift"] is None else f", turns {found['lift']:.0%}"
+    return f"class {found['class']}{turns}" if found["planted"] else f"none{turns}"
 
 
 def _percent(value: float | None) -> str:
