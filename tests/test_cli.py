@@ -12,7 +12,7 @@ import typer
 
 from detect.gatherings import cloned, gathering, noisy
 from fedcrab import History
-from fedcrab.cli import app
+from fedcrab.cli import COMMANDS, app, load_command
 from fedcrab.demo.small import record_and_plan
 from trials.command import fedcrab
 from trials.trainings import training
@@ -224,7 +224,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments: str, place: Path) 
     assert sorted(place.rglob("*")) == before
 
 
-COMMANDS = typer.main.get_command(app).commands
 OUT_OF_RANGE = version("click") >= "8.5" and version("typer") < "0.21"
 
 
@@ -236,12 +235,18 @@ def test_help_explains_every_argument_and_option(
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 300)
     done = fedcrab(*([name] if name else []), "--help", cwd=tmp_path)
     shown = " ".join(done.stdout.replace("│", " ").split())
-    command = COMMANDS[name] if name else typer.main.get_command(app)
+    command = load_command(name) if name else typer.main.get_command(app)
     assert done.returncode == 0
     assert f"Example: fedcrab {name}" in shown or not name
     for asked in command.params:
         assert asked.help, f"{name} {asked.name} has no help text"
         assert " ".join(asked.help.split()) in shown, f"{name} {asked.name}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_are_listed_with_the_first_sentence_of_their_help(name: str) -> None:
+    told = load_command(name).help.split("\n\n")[0]
+    assert COMMANDS[name] == " ".join(told.split())
 
 
 def test_the_version(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ ORDER = [
     "vectors",
     "types",
     "seeds",
+    "progress",
+    "terminal_table",
     "terminal",
     "extras",
     "errors",

@@ -1,12 +1,39 @@
 """fedcrab recovers a federated-learning model after poisoning."""
 
-from fedcrab import detect, recover
-from fedcrab.admission import Answer, admit
-from fedcrab.certificate import Assumptions, Certificate, certify
-from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
-from fedcrab.history import Compact, Every, Everything, History, Selective
-from fedcrab.rollback.decision import PRESETS, Plan, plan
-from fedcrab.types import ClientId, Field, Fleet, Layout, Rejection, Round, Updates, Vector
+from typing import TYPE_CHECKING
+
+from fedcrab.extras import on_first_use
+
+if TYPE_CHECKING:
+    from fedcrab import detect, recover
+    from fedcrab.admission import Answer, admit
+    from fedcrab.certificate import Assumptions, Certificate, certify
+    from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
+    from fedcrab.history import Compact, Every, Everything, History, Selective
+    from fedcrab.rollback.decision import PRESETS, Plan, plan
+    from fedcrab.types import ClientId, Field, Fleet, Layout, Rejection, Round, Updates, Vector
+else:  # each when it is first used: a command imports only what it needs
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            "fedcrab.detect": (),
+            "fedcrab.recover": (),
+            "fedcrab.admission": ("Answer", "admit"),
+            "fedcrab.certificate": ("Assumptions", "Certificate", "certify"),
+            "fedcrab.errors": (
+                "ConfigError",
+                "DamagedError",
+                "FedcrabError",
+                "HistoryError",
+                "RecordError",
+            ),
+            "fedcrab.history": ("Compact", "Every", "Everything", "History", "Selective"),
+            "fedcrab.rollback.decision": ("PRESETS", "Plan", "plan"),
+            "fedcrab.types": (
+                *("ClientId", "Field", "Fleet", "Layout", "Rejection", "Round", "Updates", "Vector"),
+            ),
+        },
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,3 +66,7 @@ __all__ = [
     "plan",
     "recover",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,8 +1,12 @@
-"""Optional packages, and the extra of fedcrab that installs each."""
+"""Optional packages and the extra of fedcrab that installs each; names that are imported when first used."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from fedcrab.errors import ConfigError
 
@@ -39,6 +43,27 @@ def missing_package(error: ImportError) -> str | None:
 def install(extra: str) -> str:
     """How to install an extra."""
     return f"pip install 'fedcrab[{extra}]'"
+
+
+def on_first_use(package: str, places: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """A package's ``__getattr__`` (PEP 562): each name is imported from its module when it is first used.
+
+    ``places`` has the names of each module; a module without names stands for itself.
+    """
+    modules = {name: module for module, names in places.items() for name in names}
+    whole = {module.rpartition(".")[2]: module for module, names in places.items() if not names}
+
+    def attribute(name: str) -> Any:
+        if name in modules:
+            value = getattr(import_module(modules[name]), name)
+        elif name in whole:
+            value = import_module(whole[name])
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return attribute
 
 
 def _missing(extra: str) -> list[str]:

@@ -1,36 +1,73 @@
-"""The command line: the commands in the order of the work, and what becomes of whatever goes wrong."""
+"""The command line: the commands in the order of the work, and what becomes of whatever goes wrong.
+
+A command is the module of its name, which is imported when it is called: the others cost nothing.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated
 
+import click
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from fedcrab import __version__
-from fedcrab.cli import (
-    audit,
-    bench,
-    certify,
-    demo,
-    detect,
-    evaluate,
-    plan,
-    recover,
-    report,
-    reproduce,
-    seal,
-    show,
-    train,
-    verify,
-)
-from fedcrab.cli.output import print_tables
 from fedcrab.errors import FedcrabError
 from fedcrab.extras import missing_package
 from fedcrab.terminal import never_fail_to_print, tell_aside
 
+COMMANDS = {  # each with the first sentence of its help
+    "demo": "A training with hidden attackers, recorded; then every way to recover from them, side by side.",
+    "train": "Train a simulated fleet, attackers and all, and record it.",
+    "show": "Rounds, windows, what is kept, clients, bytes.",
+    "detect": "Who seems to be malicious, how sure that is and why; or that there is no sign of attack.",
+    "audit": "Is there a trigger in the model: for which class, how small, how sure, since which round.",
+    "plan": "How far to roll back, what would be replayed and at what cost; nothing is run.",
+    "recover": "Rebuild the model with the honest clients of a simulated fleet.",
+    "evaluate": "Accuracy, what is left of the attack, membership, trigger, cost: poisoned beside recovered.",
+    "certify": "State what is proven about a recovery and under which assumptions, "
+    "bound to history and models by hash.",
+    "verify": "Check every byte of a history against its hashes, "
+    "or recompute a certificate from its history.",
+    "seal": "Check a history and sign its head, so that nobody without the key can rewrite it unnoticed.",
+    "report": "One HTML file that shows the incident and answers while you click: no server, no network.",
+    "bench": "Run a matrix of experiments; finished cells are not computed again.",
+    "reproduce": "The paper's tables and figures, its numbers beside ours, and which of its claims hold.",
+}
+
+
+def load_command(name: str) -> click.Command:
+    """A command as it is called, from the module of its name."""
+    group = typer.main.get_group(import_module(f"fedcrab.cli.{name}").app)
+    return group.commands[name]
+
+
+class Commands(TyperGroup):
+    """The commands by name; listed without being imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names, in the order of the work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """A command as it is listed: its name and what it does."""
+        does = COMMANDS.get(cmd_name)
+        return None if does is None else TyperCommand(cmd_name, help=does, rich_markup_mode=None)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is called."""
+        if args and args[0] in COMMANDS:
+            return args[0], load_command(args[0]), args[1:]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Recover a federated-learning model after poisoning.",
     epilog="Begin with: fedcrab demo",
     no_args_is_help=True,
@@ -41,12 +78,6 @@ INTERRUPTED = 130
 # What typer raises for a wrong command line: click's class, since typer 0.26 that of its own copy of click
 CommandLineError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 LONGEST_PATH = 200  # characters of a path in a message
-COMMANDS = (
-    *(demo, train, show, detect, audit, plan, recover, evaluate),
-    *(certify, verify, seal, report, bench, reproduce),
-)
-for command in COMMANDS:
-    app.add_typer(command.app)
 
 
 @app.callback(invoke_without_command=True)
@@ -55,7 +86,7 @@ def version(
 ) -> None:
     """Recover a federated-learning model after poisoning."""
     if show_version:
-        print_tables(f"fedcrab {__version__}")
+        sys.stdout.write(f"fedcrab {__version__}\n")
         raise typer.Exit
 
 

@@ -11,9 +11,11 @@ from fedcrab.cli.output import (
     AsJson,
     HistoryPlace,
     print_json,
+    print_next,
     print_tables,
 )
 from fedcrab.extras import need_extra
+from fedcrab.progress import Progress
 
 app = typer.Typer()
 
@@ -33,13 +35,20 @@ def audit(
     'recover' wrote, every model is audited, and the history's trigger tried on it.
     """
     need_extra("simulate", "an audit")
-    from fedcrab.experiment.forensics import audit_command
-    from fedcrab.report.trigger import audit_tables, draw_trigger
+    with Progress(quiet=as_json) as progress:
+        progress.stage("Loading the simulator")
+        from fedcrab.experiment.forensics import audit_command
+        from fedcrab.report.trigger import audit_tables, draw_trigger
 
-    found = audit_command(path, history=history)
-    if picture is not None:
-        draw_trigger(picture, next(iter(found.models.values())), found.example)
+        progress.stage("Looking for the smallest trigger of each class")
+        found = audit_command(path, history=history)
+        if picture is not None:
+            draw_trigger(picture, next(iter(found.models.values())), found.example)
     if as_json:
         print_json(found.to_table())
     else:
         print_tables(*audit_tables(found))
+        if (path / "ledger.sqlite").is_file():
+            print_next("fedcrab", "detect", path, "--detector", "taught")
+        elif path.is_dir():
+            print_next("fedcrab", "report", path, "-o", "incident.html")

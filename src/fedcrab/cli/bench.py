@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.cli.output import AsJson, print_json, print_tables
+from fedcrab.cli.output import AsJson, print_json, print_next, print_tables
 from fedcrab.extras import need_extra
+from fedcrab.progress import Progress
 
 app = typer.Typer()
 Results = Annotated[Path, typer.Option(metavar="DIR", help="Where finished cells and tables are kept.")]
@@ -40,12 +41,19 @@ def bench(
     need_extra("simulate", "'bench'")
     if cluster is not None:
         need_extra("cluster", "'bench --cluster'")
-    from fedcrab.experiment.run_suite import bench_command
+    from fedcrab.experiment.matrix import expand
+    from fedcrab.experiment.suite import load_suite
+
+    expand(load_suite(suite))
+    with Progress(quiet=as_json) as progress:
+        progress.stage("Loading the simulator")
+        from fedcrab.experiment.run_suite import bench_command
 
     benched = bench_command(suite, results, jobs=jobs, keep=keep, run=not no_run, cluster=cluster)
     if as_json:
         print_json(benched.to_table())
     else:
         print_tables(*benched.tables())
+        print_next("less", benched.place / "table.md")
     if benched.failed:
         raise typer.Exit(2)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fedcrab.certificate.assumptions import Assumptions
@@ -22,6 +21,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.history.signature import check_private
 from fedcrab.recover.folder import RecoveryFolder, find_folder
 from fedcrab.terminal import tell_aside
+from fedcrab.terminal_table import Column, FittedTable
 
 
 def certify_recovery(
@@ -106,10 +106,8 @@ def _value(change: str, text: str) -> Any:
 
 def certificate_tables(path: Path, table: Mapping[str, Any]) -> list[RenderableType]:
     """What is stated, how far it can be trusted, and the conclusion."""
-    statements = Table("term", title="Statements", title_justify="left", title_style="bold")
-    statements.add_column("value", justify="right")
-    statements.add_column("flag")
-    statements.add_column("formula")
+    flag, formula = Column("flag", left=True), Column("formula", prose=True)
+    statements = FittedTable("Statements", "term", "value", flag, formula)
     for name, term in table["terms"].items():
         if term["value"] is not None:
             statements.add_row(name, f"{term['value']:.6g}", term["flag"], term["formula"])

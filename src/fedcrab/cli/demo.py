@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.cli.output import AsJson, print_json, print_tables
+from fedcrab.cli.output import AsJson, print_json, print_next, print_tables
 from fedcrab.demo import run_demo
+from fedcrab.progress import Progress
 
 app = typer.Typer()
 
@@ -21,8 +22,11 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """A training with hidden attackers, recorded; then every way to recover from them, side by side."""
-    with run_demo(out) as result:
+    with Progress(quiet=as_json) as progress, run_demo(out, progress) as result:
+        progress.stop()
         if as_json:
             print_json(result.to_table())
         else:
             print_tables(*result.tables())
+            following = ("demo", "--out", "demo") if out is None else ("detect", result.history.path)
+            print_next("fedcrab", *following)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,25 +9,28 @@ from typing import Annotated
 import typer
 from click import Choice
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fedcrab.cli.output import (
     AsJson,
     Directory,
+    malicious_words,
     print_json,
+    print_next,
     print_tables,
 )
 from fedcrab.detect import DETECTORS, Detection, join, ledger
 from fedcrab.errors import ConfigError
 from fedcrab.extras import has_extra, install, need_extra
 from fedcrab.history import History
+from fedcrab.progress import Progress
 from fedcrab.recover.cost import planned_costs
 from fedcrab.recover.methods import default_method
 from fedcrab.report.tables import number
 from fedcrab.rollback.decision import Plan
 from fedcrab.rollback.malicious import NO_SIGN, SUSPECTS, quoted
 from fedcrab.rollback.onset import Onset, onset
+from fedcrab.terminal_table import Column, FittedTable
 from fedcrab.types import ClientId, natural
 
 WIDTH = 24  # of the longest bar
@@ -41,9 +43,8 @@ app = typer.Typer()
 
 def detection_tables(detection: Detection, *, everything: bool = False) -> Sequence[RenderableType]:
     """Every client's score as a bar, the suspects with their reasons, and the judgement in one line."""
-    table = Table(title="Clients", title_justify="left", title_style="bold", header_style="bold")
-    for name in ("client", "score", "", "sure", "because of"):
-        table.add_column(name, justify="right" if name in ("score", "sure") else "left", overflow="fold")
+    bars = Column("", 1, left=True, name="the bars")
+    table = FittedTable("Clients", "client", "score", bars, "sure", Column("because of", prose=True))
     ranked = sorted(detection.scores, key=lambda c: (c not in detection.suspicions, natural(c)))
     shown = ranked if everything else ranked[: max(LONGEST, len(detection.suspicions))]
     most = max(detection.scores.values(), default=0.0)
@@ -76,7 +77,7 @@ def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None
     ]
 
 
-def _add(table: Table, detection: Detection, client: str, most: float) -> None:
+def _add(table: FittedTable, detection: Detection, client: str, most: float) -> None:
     score, found = detection.scores[client], detection.suspicions.get(client)
     style = "red" if found else ""
     cells = (Text(client), number(score), Text(bar(score, most), style=style))
@@ -114,6 +115,9 @@ def detect(
         typer.Option(metavar="FILE.npz", help="Inputs x with the labels y that the model should not give."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every client of many.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with code 1 where there are suspects, for scripts.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Who seems to be malicious, how sure that is and why; or that there is no sign of attack.
@@ -122,19 +126,24 @@ def detect(
     the trigger that an audit finds in it, or what --examples shows. Nothing is asked of any client.
     """
     history = History.open(directory)
-    detection = _detection(history, detector, examples)
+    with Progress(quiet=as_json) as progress:
+        detection = _detection(history, detector, examples, progress)
     began = onset(history, detection.suspects) if detection.attack else None
     if as_json:
         print_json({**detection.to_table(), "onset": began.to_table() if began else None})
-        return
-    print_tables(*detection_tables(detection, everything=everything))
-    if began is not None:
-        print_tables(*onset_lines(began, {}))
-        place, names = shlex.quote(str(directory)), shlex.quote(",".join(map(quoted, detection.suspects)))
-        print_tables(Text(f"Next: fedcrab plan {place} --malicious {names}", no_wrap=True))
+    else:
+        print_tables(*detection_tables(detection, everything=everything))
+        if began is not None:
+            print_tables(*onset_lines(began, {}))
+            named = malicious_words(dict.fromkeys(detection.suspects, 0))
+            print_next("fedcrab", "plan", directory, *named)
+        else:
+            print_next("fedcrab", "report", directory, "-o", "incident.html")
+    if exit_code and detection.attack:
+        raise typer.Exit(1)
 
 
-def _detection(history: History, detector: str, examples: Path | None) -> Detection:
+def _detection(history: History, detector: str, examples: Path | None, progress: Progress) -> Detection:
     if detector in DETECTORS:
         if examples is not None:
             raise ConfigError(f"--examples is for the detectors taught and all, not for {detector}")
@@ -143,6 +152,10 @@ def _detection(history: History, detector: str, examples: Path | None) -> Detect
         note = f"What was planted, and who taught it, was not looked for: {install('simulate')}"
         return join([ledger(history)], [note])
     need_extra("simulate", "asking who taught the model something")
+    if not history.clients:
+        return ledger(history)  # which says why there is nothing to judge
+    progress.stage("Loading the simulator")
     from fedcrab.experiment.forensics import detect_everything, detect_taught
 
+    progress.stage("Looking for what was planted, and who taught it")
     return (detect_everything if detector == "all" else detect_taught)(history, examples)

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.cli.output import (
-    AsJson,
-    Workers,
-)
-from fedcrab.cli.recover import _show_methods
+from fedcrab.cli.output import AsJson, Workers, print_next
+from fedcrab.cli.recover import show_methods
 from fedcrab.extras import need_extra
+from fedcrab.progress import Progress
+from fedcrab.recover.folder import history_of, recoveries_in
 
 app = typer.Typer()
 
@@ -29,7 +28,14 @@ def evaluate(
 ) -> None:
     """Accuracy, what is left of the attack, membership, trigger, cost: poisoned beside recovered."""
     need_extra("simulate", "'evaluate'")
-    from fedcrab.experiment.run import evaluate_command
+    history_of(directory, recoveries_in(directory))
+    with Progress(quiet=as_json) as progress:
+        progress.stage("Loading the simulator")
+        from fedcrab.experiment.run import evaluate_command
 
-    rows = evaluate_command(directory, with_membership=membership, with_audit=audit, workers=workers)
-    _show_methods(rows, {}, as_json)
+        rows = evaluate_command(
+            directory, with_membership=membership, with_audit=audit, workers=workers, progress=progress
+        )
+    show_methods(rows, {}, as_json)
+    if not as_json:
+        print_next("fedcrab", "report", directory, "-o", "incident.html")

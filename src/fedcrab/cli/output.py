@@ -6,7 +6,10 @@ What goes to standard output.
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +17,7 @@ import typer
 from rich.text import Text
 
 from fedcrab.terminal import console, printable
+from fedcrab.types import ClientId
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a history.")]
 HistoryOrRecovery = Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")]
@@ -37,7 +41,7 @@ Unfound = Annotated[
     str | None,
     typer.Option(metavar="COUNT", help="Allow for this many undetected attackers: 2, or 20% of all."),
 ]
-Workers = Annotated[int | None, typer.Option(help="Worker processes; default: one per core.")]
+Workers = Annotated[int | None, typer.Option(min=0, help="Worker processes; default: one per core.")]
 HistoryPlace = Annotated[
     Path | None, typer.Option("--history", metavar="DIR", help="Where the history is, if it was moved.")
 ]
@@ -47,13 +51,30 @@ Retrained = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
+PIPED = 120  # columns where there is no terminal, unless COLUMNS says otherwise
+
+
 def print_tables(*things: Any) -> None:
-    """Tables and lines, as wide as the terminal; 120 columns into a pipe."""
-    width = None if sys.stdout.isatty() else 120
-    out = console(width=width)
+    """Tables and lines, as wide as the terminal or as COLUMNS says; 120 columns into a pipe."""
+    told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    out = console(width=None if told else PIPED)
     for thing in things:
         line = printable(thing) if isinstance(thing, str) else thing
-        out.print(line, soft_wrap=isinstance(thing, Text) and bool(thing.no_wrap))
+        out.print(line, soft_wrap=isinstance(thing, Text) and bool(thing.no_wrap), crop=False)
+
+
+def print_next(*words: str | Path) -> None:
+    """The command that comes next, ready to be copied."""
+    line = "Next: " + " ".join(shlex.quote(str(word)) for word in words)
+    print_tables(Text(printable(line), no_wrap=True))
+
+
+def malicious_words(begun: Mapping[ClientId, int]) -> list[str]:
+    """The options that name these clients, and from which round on those that were honest first."""
+    from fedcrab.rollback.malicious import quoted
+
+    since = [word for c, t in begun.items() if t for word in ("--since", f"{c}@{t}")]
+    return ["--malicious", ",".join(map(quoted, begun)), *since]
 
 
 def print_json(value: Any) -> None:

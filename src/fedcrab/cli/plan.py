@@ -15,7 +15,9 @@ from fedcrab.cli.output import (
     Malicious,
     Since,
     Unfound,
+    malicious_words,
     print_json,
+    print_next,
     print_tables,
 )
 from fedcrab.recover.cost import planned_costs
@@ -79,3 +81,5 @@ def plan_command(
     print_tables(*(tables.curve_table(p, name) for name, p in plans.items() if curves))
     print_tables(*tables.warnings_lines(plans))
     print_tables(*onset_lines(began, plans[chosen].since, saving))
+    more = ("--unfound", unfound) if unfound else ()
+    print_next("fedcrab", "recover", directory, *malicious_words(begun), *more, "--out", "recovered")

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import Choice
+from rich.console import RenderableType
+from rich.text import Text
 
 from fedcrab.cli.output import (
     AsJson,
@@ -18,14 +21,18 @@ from fedcrab.cli.output import (
     Unfound,
     Workers,
     print_json,
+    print_next,
     print_tables,
 )
+from fedcrab.errors import ConfigError
 from fedcrab.extras import need_extra
-from fedcrab.recover.folder import open_history_or_recovery
-from fedcrab.recover.methods import default_method
+from fedcrab.progress import Progress
+from fedcrab.recover.folder import MODEL, RecoveryFolder, open_history_or_recovery
+from fedcrab.recover.methods import METHODS, default_method
 from fedcrab.report import tables
 from fedcrab.rollback.malicious import parse_malicious, with_since
-from fedcrab.terminal import tell_aside
+from fedcrab.terminal import printable, tell_aside
+from fedcrab.terminal_table import Column, FittedTable
 
 app = typer.Typer()
 
@@ -38,8 +45,9 @@ def recover(
     method: Annotated[
         str | None,
         typer.Option(
-            help="replay (the default where the history keeps the updates), crab-hardened (the default "
-            "elsewhere), crab-paper, federaser, fedrecover, retrain, retrain-few, finetune, or all."
+            click_type=Choice((*METHODS, "all")),
+            help="How to rebuild it; default: replay where the history keeps the updates, otherwise "
+            "crab-hardened.",
         ),
     ] = None,
     changes: Annotated[
@@ -71,30 +79,68 @@ def recover(
     """
     need_extra("simulate", "'recover' with simulated clients")
     from fedcrab.certificate.noise import budget
-    from fedcrab.experiment.run import recover_command
 
+    noise = budget(epsilon, delta)
     history, earlier = open_history_or_recovery(directory)
     begun = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
     if method is None:
         method, why = default_method(history)
         if why:
             tell_aside(why)
-    rows, refused = recover_command(
-        history,
-        begun,
-        method,
-        out,
-        changes=changes or (),
-        unfound=unfound,
-        since=begun,
-        noise=budget(epsilon, delta),
-        anchor=anchor,
-        workers=workers,
-    )
-    _show_methods(rows, refused, as_json)
+    if method == "all" and (changes or noise):
+        raise ConfigError(f"{'--set' if changes else 'noise'} is for one method: name it by --method")
+    with Progress(quiet=as_json) as progress:
+        progress.stage("Loading the simulator")
+        from fedcrab.experiment.run import recover_command
+
+        rows, refused = recover_command(
+            history,
+            begun,
+            method,
+            out,
+            changes=changes or (),
+            unfound=unfound,
+            since=begun,
+            noise=noise,
+            anchor=anchor,
+            workers=workers,
+            progress=progress,
+        )
+    show_methods(rows, refused, as_json)
+    if not as_json:
+        print_tables(*_models(rows, out))
+        print_next("fedcrab", "evaluate", out)
 
 
-def _show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: bool) -> None:
+def _models(rows: list[dict[str, Any]], out: Path) -> list[RenderableType]:
+    """Where each recovered model is, its hash, and which one to deploy."""
+    recovered = {row["method"]: row for row in rows if (out / row["method"] / MODEL).is_file()}
+    hashes = {name: RecoveryFolder(out / name).summary["model_sha256"] for name in recovered}
+    best = _to_deploy(list(recovered.values()))
+    lines: list[RenderableType] = []
+    if len(recovered) > 1:
+        table = FittedTable("Models", "method", Column("sha256", left=True), Column("file", left=True))
+        for name, digest in hashes.items():
+            table.add_row(name, digest[:16], f"{out / name / MODEL}")
+        lines.append(table)
+    why = "" if len(recovered) == 1 else f" ({len(recovered)} models; {CHOICE})"
+    place = Text(printable(f"Deploy: {out / best / MODEL}"), no_wrap=True)
+    return [*lines, place, Text(f"sha256: {hashes[best]}", no_wrap=True), f"By {best}{why}."]
+
+
+CHOICE = "of those with the least attack success, the most accurate"
+SAME = 0.01  # attack success that differs by less is the same: a few test examples
+
+
+def _to_deploy(rows: list[dict[str, Any]]) -> str:
+    """The most accurate model of those in which least is left of the attack."""
+    least = min((row["asr"] for row in rows if row["asr"] is not None), default=0.0)
+    clean = [row for row in rows if row["asr"] is None or row["asr"] <= least + SAME]
+    return str(max(clean, key=lambda row: row["ta"])["method"])
+
+
+def show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: bool) -> None:
+    """What each method recovered, as a table or as JSON."""
     if as_json:
         print_json({"methods": rows, "refused": refused})
         return

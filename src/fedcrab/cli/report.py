@@ -12,6 +12,7 @@ from fedcrab.cli.output import (
     AsJson,
     Since,
     print_json,
+    print_next,
     print_tables,
 )
 from fedcrab.extras import need_extra
@@ -56,3 +57,4 @@ def report(
         print_json({"page": str(out), "bytes": written})
     else:
         print_tables(f"{out}: {tables.size(written)}, open it in any browser")
+        print_next("python", "-m", "webbrowser", out)

@@ -6,20 +6,30 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from click import Choice
 
 from fedcrab.cli.bench import Jobs, NoRun, Results
-from fedcrab.cli.output import AsJson, print_json, print_tables
+from fedcrab.cli.output import AsJson, print_json, print_next, print_tables
 from fedcrab.extras import need_extra
+from fedcrab.progress import Progress
 
 app = typer.Typer()
+SCALES = ("smoke", "laptop", "full")
+ITEMS = (
+    *("memory", "time", "curves", "rollback", "backdoor-mnist", "backdoor-others"),
+    *("trim", "resilience", "lambda", "delta", "beta"),
+)
 
 
 @app.command(epilog="Example: fedcrab reproduce backdoor-mnist --scale laptop --out docs")
 def reproduce(
     item: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One item, such as time or beta; all unless given.")
+        str | None,
+        typer.Argument(click_type=Choice(ITEMS), metavar="NAME", help=f"One of {', '.join(ITEMS)}; or all."),
     ] = None,
-    scale: Annotated[str, typer.Option(help="smoke, laptop or full: how much of it.")] = "smoke",
+    scale: Annotated[
+        str, typer.Option(click_type=Choice(SCALES), help="How much of it: seconds, hours or days.")
+    ] = "smoke",
     results: Results = Path("results"),
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write results.md and pictures here.")
@@ -33,12 +43,19 @@ def reproduce(
     Goes on where it was interrupted; items share trainings.
     """
     need_extra("simulate", "'reproduce'")
-    from fedcrab.reproduce.write_results import reproduce_command
+    with Progress(quiet=as_json) as progress:
+        progress.stage("Loading the simulator")
+        from fedcrab.reproduce.write_results import reproduce_command
 
     reproduced = reproduce_command(item, scale, results, out, jobs=jobs, run=not no_run)
     if as_json:
         print_json(reproduced.to_table())
     else:
         print_tables(*reproduced.tables())
+        if out is not None:
+            print_next("less", out / "results.md")
+        elif scale != SCALES[-1]:
+            more = [item] if item else []
+            print_next("fedcrab", "reproduce", *more, "--scale", "laptop", "--out", "reproduced")
     if reproduced.failed:
         raise typer.Exit(2)

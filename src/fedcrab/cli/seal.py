@@ -12,6 +12,7 @@ from fedcrab.cli.output import (
     AsJson,
     Directory,
     print_json,
+    print_next,
     print_tables,
 )
 from fedcrab.history.anchor import SIGNATURE
@@ -34,3 +35,4 @@ def seal_command(
     else:
         line = f"{directory / SIGNATURE}: head {table['head']} signed, over {table['rounds']} rounds"
         print_tables(Text(printable(line), no_wrap=True))
+        print_next("fedcrab", "verify", directory, "--key", "public.pem")

@@ -10,6 +10,7 @@ from fedcrab.cli.output import (
     AsJson,
     Directory,
     print_json,
+    print_next,
     print_tables,
 )
 from fedcrab.history import History
@@ -31,3 +32,5 @@ def show(
         print_json(to_table(history))
     else:
         print_tables(tables.history_tables(history, everything=everything))
+        if history.rounds:
+            print_next("fedcrab", "detect", directory)

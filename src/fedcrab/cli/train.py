@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.cli.output import AsJson, Workers, print_json, print_tables
+from fedcrab.cli.output import AsJson, Workers, print_json, print_next, print_tables
+from fedcrab.errors import HistoryError
 from fedcrab.extras import need_extra
+from fedcrab.progress import Progress
 
 app = typer.Typer()
 
@@ -33,12 +35,36 @@ def train(
     Ctrl-C leaves a whole history; --resume continues it, with the same bits as without the interruption.
     """
     need_extra("simulate", "'train'")
-    from fedcrab.experiment.train import train_command
+    from fedcrab.experiment.config import load_config
+    from fedcrab.experiment.names import check_names
 
-    result = train_command(
-        config, changes or [], directory, resume=resume, workers=workers, head_every=head_every
-    )
+    settings = load_config(config, changes or [])
+    check_names(settings)
+    _check_place(directory, resume)
+    with Progress(quiet=as_json) as progress:
+        progress.stage("Loading the simulator")
+        from fedcrab.experiment.train import train_command
+
+        result = train_command(
+            settings, directory, resume=resume, workers=workers, head_every=head_every, progress=progress
+        )
     if as_json:
         print_json(result.to_table())
     else:
         print_tables(*result.tables())
+        print_next("fedcrab", "detect", directory)
+
+
+def _check_place(directory: Path, resume: bool) -> None:
+    """Refuse a place where nothing can be recorded, before anything is loaded."""
+    from fedcrab.history import History
+
+    taken = directory.is_symlink() or directory.is_file() or (directory.is_dir() and any(directory.iterdir()))
+    if resume or (directory / "ledger.sqlite").is_file():
+        begun = History.open(directory)
+        if resume or not begun.rounds:
+            return
+    if Path.cwd().is_relative_to(directory.resolve()):
+        raise HistoryError(f"{directory}: a history needs a directory of its own; name a new one")
+    if taken:
+        raise HistoryError(f"{directory}: there is something already; choose another place, or resume it")

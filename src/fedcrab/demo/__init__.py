@@ -9,12 +9,19 @@ from typing import Any, Protocol
 
 from rich.console import RenderableType
 
-from fedcrab.demo.small import record_and_plan
+from fedcrab.errors import HistoryError
 from fedcrab.extras import has_extra
+from fedcrab.history import History
+from fedcrab.progress import SILENT, Progress
 
 
 class Demo(Protocol):
     """What a demonstration found."""
+
+    @property
+    def history(self) -> History:
+        """The history that other commands can be tried on."""
+        ...
 
     def to_table(self) -> dict[str, Any]:
         """As plain values."""
@@ -26,13 +33,19 @@ class Demo(Protocol):
 
 
 @contextmanager
-def run_demo(out: Path | None = None) -> Iterator[Demo]:
+def run_demo(out: Path | None = None, progress: Progress = SILENT) -> Iterator[Demo]:
     """Run as much of the story as what is installed allows."""
+    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+        raise HistoryError(f"{out}: there is something already; choose another place")
     if has_extra("simulate"):
+        progress.stage("Loading the simulator")
         from fedcrab.demo.full import run_full_demo
 
-        with run_full_demo(out) as story:
+        with run_full_demo(out, progress) as story:
             yield story
     else:
+        progress.stage("Training with hidden attackers")
+        from fedcrab.demo.small import record_and_plan
+
         with record_and_plan(out) as small:
             yield small

@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from fedcrab.errors import HistoryError
 from fedcrab.evaluate import accuracy
 from fedcrab.experiment import names
 from fedcrab.experiment.config import load_config
@@ -21,6 +20,7 @@ from fedcrab.experiment.recovery import Outcome, RecoveryRun, attack_success_of,
 from fedcrab.experiment.setup import Setup, open_for_training, prepare, rerecord, run
 from fedcrab.history import Compact, Every, Everything, History, Selective
 from fedcrab.history.selection import Selection
+from fedcrab.progress import SILENT, Progress
 from fedcrab.report import tables
 from fedcrab.report.curves import Curve, draw_curves
 from fedcrab.report.page import page_data, write_page
@@ -72,21 +72,20 @@ class DemoResult:
 
 
 @contextmanager
-def run_full_demo(out: Path | None = None) -> Iterator[DemoResult]:
+def run_full_demo(out: Path | None = None, progress: Progress = SILENT) -> Iterator[DemoResult]:
     """Train, record, decide, recover, compare."""
     started = time.perf_counter()
-    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
-        raise HistoryError(f"{out}: there is something already; choose another place")
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) if out is None else out
         setup = prepare(load_config("digits", ["history.name=everything"]))
         try:
-            kept = _train_poisoned(setup, place)
+            kept = _train_poisoned(setup, place, progress)
             bad = setup.attackers.clients
             plans = {name: plan(kept["selective"], bad, **how) for name, how in PRESETS.items()}
-            rows, curves = _recover(setup, kept)
+            rows, curves = _recover(setup, kept, progress)
         finally:
             setup.close()
+        progress.stage("Drawing the curves and the incident page")
         picture = Path("fedcrab-demo.png") if out is None else out / "curves.png"
         page = picture.with_name("fedcrab-demo.html" if out is None else "incident.html")
         draw_curves(picture, curves, (rows[0]["ta"], rows[0]["asr"]))
@@ -94,29 +93,36 @@ def run_full_demo(out: Path | None = None) -> Iterator[DemoResult]:
         yield DemoResult(kept["selective"], plans, rows, picture, page, time.perf_counter() - started)
 
 
-def _train_poisoned(setup: Setup, place: Path) -> dict[str, History]:
+def _train_poisoned(setup: Setup, place: Path, progress: Progress) -> dict[str, History]:
     """One training, and what each selection keeps of it."""
+    count = len(setup.honest.clients)
+    progress.stage(f"Training with {count} clients, some of them malicious", total=setup.config.rounds)
     with open_for_training(setup, place / "everything", resume=False) as history:
-        for _ in run(setup, history):
-            pass
+        for step in run(setup, history):
+            progress.step(f"loss {step.loss:.3f}")
+    progress.stage("Recording the same training as each method needs it")
     kept = {"everything": History.open(place / "everything")}
     for name in ("every", "selective", "compact"):
         kept[name] = rerecord(kept["everything"], place / name, SELECTIONS[name])
     return kept
 
 
-def _recover(setup: Setup, kept: dict[str, History]) -> tuple[list[dict[str, Any]], dict[str, Curve]]:
+def _recover(
+    setup: Setup, kept: dict[str, History], progress: Progress
+) -> tuple[list[dict[str, Any]], dict[str, Curve]]:
     outcomes, curves = [poisoned(kept["selective"])], dict[str, Curve]()
     for method, row in names.METHODS.items():
         source = next(h for h in kept.values() if h.charter.selection == row.selection)
         recovery = RecoveryRun(method, source, setup.attackers.clients, setup)
-        curves[method] = _follow(setup, recovery)
+        progress.stage(f"Recovering by {method}", total=recovery.length)
+        curves[method] = _follow(setup, recovery, progress)
         outcomes.append(recovery.outcome())
+    progress.stage("Comparing the models")
     retrained = _model_of(outcomes, "retrain")
     return [measure_outcome(setup, outcome, retrained) for outcome in outcomes], curves
 
 
-def _follow(setup: Setup, recovery: RecoveryRun) -> Curve:
+def _follow(setup: Setup, recovery: RecoveryRun, progress: Progress) -> Curve:
     """Accuracy and attack success after each step, against the client-rounds spent."""
     points, work = [], 0
     x, y = setup.dataset.test_x, setup.dataset.test_y
@@ -125,6 +131,7 @@ def _follow(setup: Setup, recovery: RecoveryRun) -> Curve:
         success = attack_success_of(setup, step.model)
         height = accuracy(setup.predictor.predict, step.model, x, y)
         points.append((work, height, success.without_target if success else 0.0))
+        progress.step(f"accuracy {height:.1%}")
     return points
 
 

@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 from fedcrab import aggregate, attack
 from fedcrab.detect import DETECTORS as DETECTORS
 from fedcrab.errors import ConfigError
+from fedcrab.experiment.config import Config
 from fedcrab.history import Compact, Every, Everything, Selective
 from fedcrab.recover.methods import METHODS as METHODS
 from fedcrab.recover.methods import REFERENCE as REFERENCE
 from fedcrab.simulate import partition
+from fedcrab.simulate.data import SIZES
 
 RULES: Mapping[str, Callable[..., Any]] = {
     "fedavg": aggregate.fedavg,
@@ -64,6 +66,21 @@ def look_up(kind: str, name: str, table: Mapping[str, Thing]) -> Thing:
     if name not in table:
         raise ConfigError(f"no {kind} {name!r}; there are {', '.join(table)}")
     return table[name]
+
+
+def check_names(config: Config) -> None:
+    """Raise ``ConfigError`` where a configuration names or sets what there is not, without torch."""
+    look_up("data set", config.data.name, SIZES)
+    for kind, choice, table in (
+        ("partition", config.clients.partition, PARTITIONS),
+        ("rule", config.aggregation, RULES),
+        ("attack", config.attack, ATTACKS),
+        ("history", config.history, SELECTIONS),
+    ):
+        if choice is not None:
+            check_settings(
+                f"{kind} {choice.name!r}", look_up(kind, choice.name, table), dict(choice.settings)
+            )
 
 
 def call(

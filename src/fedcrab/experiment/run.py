@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedcrab.aggregate import fedavg
 from fedcrab.errors import ConfigError, HistoryError
@@ -32,11 +31,11 @@ from fedcrab.experiment.recovery import (
 )
 from fedcrab.experiment.setup import Setup, setup_of
 from fedcrab.history import History
+from fedcrab.progress import SILENT, Progress
 from fedcrab.recover.folder import RecoveryFolder, read_results, write_result
 from fedcrab.seeds import rng_for
 from fedcrab.simulate import Dataset, LocalTraining, SimulatedFleet, iid, initial_model
 from fedcrab.simulate.data import Images
-from fedcrab.terminal import console
 from fedcrab.types import ClientId, Vector
 
 MOST_EXAMPLES = 2000  # of the test data: a curve must not cost as much as the steps it shows
@@ -145,6 +144,7 @@ def recover_command(
     noise: Mapping[str, float] | None = None,
     anchor: bool = False,
     workers: int | None = None,
+    progress: Progress = SILENT,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Recover by one method or by all that the history allows; the rows, and why others are not allowed.
 
@@ -171,9 +171,10 @@ def recover_command(
             except HistoryError as error:
                 refused[name] = str(error)
                 continue
-            outcomes.append(_follow(recovery, Curve(out / name, setup)))
+            outcomes.append(_follow(recovery, Curve(out / name, setup), progress))
         if method != "all" and refused:
             raise HistoryError(refused[method])
+        progress.stage("Measuring, and writing models and certificates")
         return _write(out, setup, outcomes), refused
     finally:
         setup.close()
@@ -192,27 +193,23 @@ def _write(out: Path, setup: Setup, outcomes: Collection[Outcome]) -> list[dict[
     return rows
 
 
-def _follow(recovery: RecoveryRun, curve: Curve) -> Outcome:
-    columns = (
-        TextColumn(recovery.method),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=recovery.length, completed=recovery.done)
-        for step in recovery:
-            if recovery.done == 1:
-                curve.add(None, recovery.start)
-            point = curve.add(step.round, step.model)
-            told = f"round {step.round}  accuracy {point['ta']:.1%}"
-            progress.update(task, advance=1, description=told)
+def _follow(recovery: RecoveryRun, curve: Curve, progress: Progress) -> Outcome:
+    progress.stage(f"Recovering by {recovery.method}", total=recovery.length, done=recovery.done)
+    for step in recovery:
+        if recovery.done == 1:
+            curve.add(None, recovery.start)
+        point = curve.add(step.round, step.model)
+        progress.step(f"round {step.round}, accuracy {point['ta']:.1%}")
     return recovery.outcome()
 
 
 def evaluate_command(
-    out: Path, *, with_membership: bool = True, with_audit: bool = True, workers: int | None = None
+    out: Path,
+    *,
+    with_membership: bool = True,
+    with_audit: bool = True,
+    workers: int | None = None,
+    progress: Progress = SILENT,
 ) -> list[dict[str, Any]]:
     """Judge the recovered models of a directory beside the poisoned one.
 
@@ -224,14 +221,17 @@ def evaluate_command(
     try:
         retrained = next((r.model for r in results if r.method == names.REFERENCE), None)
         outcomes = [poisoned(history), *(Outcome(r.method, r.model) for r in results)]
+        progress.stage(f"Measuring {len(outcomes)} models")
         rows = [measure_outcome(setup, outcome, retrained) for outcome in outcomes]
         for row, result in zip(rows[1:], results, strict=True):
             row.update(_costs(result.summary))
         if with_membership:
+            progress.stage("Training a shadow model for membership inference")
             test = membership_test(setup, results[0].summary["malicious"])
             for row, outcome in zip(rows, outcomes, strict=True):
                 row.update(test.row(outcome.model))
         if with_audit:
+            progress.stage("Looking for triggers in the models")
             found = investigate(history, {r.method: r.model for r in results}, server=server_for(setup))
             keep(out, found)
             for row, name in zip(rows, (FINAL, *(r.method for r in results)), strict=True):

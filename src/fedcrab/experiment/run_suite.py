@@ -18,8 +18,6 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedcrab.errors import ConfigError
@@ -40,6 +38,7 @@ from fedcrab.experiment.suite_tables import (
 )
 from fedcrab.simulate.fleet import cores
 from fedcrab.terminal import console, tell_aside
+from fedcrab.terminal_table import Column, FittedTable
 
 MOST_LINES = 25  # settings shown at a time
 
@@ -106,7 +105,7 @@ class SuiteProgress:
         settings: dict[Labels, list[str]] = {}
         for key, cell in self._cells.items():
             settings.setdefault(cell.setting, []).append(key)
-        table = Table("setting", "cells", "now", title=self.progress(), title_justify="left")
+        table = FittedTable(self.progress(), "setting", "cells", Column("now", prose=True))
         busy = sorted(settings.items(), key=lambda item: not self._running(item[1]))
         unfinished = [(s, keys) for s, keys in busy if any(key not in self._walls for key in keys)]
         for setting, keys in unfinished[:MOST_LINES]:
@@ -165,6 +164,20 @@ class ProgressDisplay:
         elif line or time.monotonic() - self._drawn > 0.2:
             self._live.update(self._board.shown(), refresh=True)
             self._drawn = time.monotonic()
+
+
+def fitted(title: str, table: ResultTable) -> FittedTable:
+    """A table for the terminal: of its columns behind the method, the last ones are left out first."""
+    after = table.columns.index("method") if "method" in table.columns else len(table.columns)
+    ranks = [max(0, place - after - 1) for place in range(len(table.columns))]  # one measure always stays
+    columns = [
+        Column(name, rank, left=place <= after)
+        for place, (name, rank) in enumerate(zip(table.columns, ranks, strict=True))
+    ]
+    shown = FittedTable(title, *columns)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
 
 
 LATEX = {
@@ -245,9 +258,7 @@ class BenchResult:
 
     def tables(self) -> list[RenderableType]:
         """For people."""
-        shown = RichTable(*self.table.columns, title=f"{self.place}", title_justify="left")
-        for row in self.table.rows:
-            shown.add_row(*(Text(word) for word in row))
+        shown = fitted(f"{self.place}", self.table)
         files = "results.csv, table.md, table.csv and table.tex"
         told = f"{len(self.rows)} of {self.cells} cells; {self.place}/ has {files}"
         failures = [Text(f"{key}: {why}") for key, why in self.failed.items()]

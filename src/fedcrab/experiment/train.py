@@ -1,4 +1,4 @@
-"""What the command ``train`` does: run a configuration with a bar that tells how it goes."""
+"""What the command ``train`` does: run a configuration, telling how it goes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from fedcrab.experiment.config import load_config
+from fedcrab.experiment.config import Config
 from fedcrab.experiment.setup import Setup, open_for_training, prepare, run
 from fedcrab.history import History
-from fedcrab.terminal import console
+from fedcrab.progress import SILENT, Progress
+from fedcrab.terminal_table import Column, FittedTable
 from fedcrab.types import natural
 
 WIDEST = 40  # clients shown of a partition
@@ -58,55 +57,41 @@ class TrainResult:
 
 
 def train_command(
-    source: str,
-    changes: Sequence[str],
+    config: Config,
     directory: Path,
     *,
     resume: bool,
     workers: int | None,
     head_every: int = 0,
+    progress: Progress = SILENT,
 ) -> TrainResult:
     """Train as the configuration says; an interruption leaves a whole history.
 
     Every ``head_every`` rounds (0: never) the head goes to standard error, to be noted outside.
     """
-    config = load_config(source, changes)
     setup = prepare(config, workers=workers)
     try:
         with open_for_training(setup, directory, resume=resume) as history:
-            _follow(setup, history, head_every)
+            _follow(setup, history, head_every, progress)
         attackers = sorted(setup.attackers.clients, key=natural)
         return TrainResult(history, setup.accuracy(history.final_model()), attackers, setup.examples)
     finally:
         setup.close()
 
 
-def _follow(setup: Setup, history: History, head_every: int) -> None:
-    columns = (
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        done = len(history.rounds)
-        task = progress.add_task("", total=setup.config.rounds, completed=done)
-        for step in run(setup, history):
-            accuracy = setup.probe.accuracy(step.model)
-            told = f"loss {step.loss:.3f}  accuracy {accuracy:.1%}"
-            progress.update(task, advance=1, description=told)
-            if head_every and (step.round + 1) % head_every == 0:
-                line = Text(f"head after round {step.round}: {history.contents.head}")
-                progress.console.print(line, soft_wrap=True)
+def _follow(setup: Setup, history: History, head_every: int, progress: Progress) -> None:
+    count = len(setup.honest.clients)
+    progress.stage(f"Training with {count} clients", total=setup.config.rounds, done=len(history.rounds))
+    for step in run(setup, history):
+        progress.step(f"loss {step.loss:.3f}, accuracy {setup.probe.accuracy(step.model):.1%}")
+        if head_every and (step.round + 1) % head_every == 0:
+            progress.line(f"head after round {step.round}: {history.contents.head}")
 
 
-def partition_table(examples: NDArray[np.int64]) -> Table:
+def partition_table(examples: NDArray[np.int64]) -> FittedTable:
     """How many examples of each class each client has."""
-    table = Table("client", title="Examples of each class", title_justify="left", title_style="bold")
-    for label in range(examples.shape[1]):
-        table.add_column(str(label), justify="right")
-    table.add_column("all", justify="right")
+    classes = (Column(str(label), 1) for label in range(examples.shape[1]))
+    table = FittedTable("Examples of each class", "client", *classes, "all")
     for client, row in enumerate(examples[:WIDEST].tolist()):
         table.add_row(str(client), *(str(n) for n in row), str(sum(row)))
     if len(examples) > WIDEST:

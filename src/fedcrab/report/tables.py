@@ -12,7 +12,6 @@ from math import isfinite, isnan
 from typing import Any, TypeVar
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fedcrab.history import History
@@ -22,6 +21,7 @@ from fedcrab.recover.cost import PlannedCost
 from fedcrab.recover.methods import rolls_back
 from fedcrab.rollback.decision import Plan
 from fedcrab.rollback.warnings import percent
+from fedcrab.terminal_table import Column, FittedTable
 from fedcrab.types import ClientId, natural
 
 
@@ -125,17 +125,20 @@ def headline(history: History) -> Text:
     )
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left", overflow="fold")
-    return table
-
-
-def _rounds(history: History, everything: bool) -> Table:
-    columns = ("round", "window", "state", "loss", "divergence", "clients", "selected", "rejected")
+def _rounds(history: History, everything: bool) -> FittedTable:
     timed = any(entry.began for entry in history.rounds)  # not in older histories
-    table = _table("Rounds", *columns, *(("began (UTC)",) if timed else ()))
+    table = FittedTable(
+        "Rounds",
+        "round",
+        Column("window", 2),
+        Column("state", left=True),
+        "loss",
+        Column("divergence", 1),
+        "clients",
+        "selected",
+        Column("rejected", prose=True),
+        *((Column("began (UTC)", 3),) if timed else ()),
+    )
     for entry in _some(history.rounds, everything, table):
         window = history.contents.window_of(entry.index)
         table.add_row(
@@ -156,15 +159,15 @@ def _state(state: str) -> Text:
     return Text(state, style={"kept": "green", "pending": "yellow"}.get(state, "dim"))
 
 
-def _clients(clients: Sequence[ClientSummary], everything: bool) -> Table:
-    table = _table("Clients", "client", "rounds", "selected", "rejected", "mean norm", "mean cosine")
+def _clients(clients: Sequence[ClientSummary], everything: bool) -> FittedTable:
+    table = FittedTable("Clients", "client", "rounds", "selected", "rejected", "mean norm", "mean cosine")
     for c in _some(clients, everything, table):
         cells = (str(c.rounds), str(c.selected), str(c.rejected), number(c.mean_norm), number(c.mean_cosine))
         table.add_row(Text(c.client), *cells)
     return table
 
 
-def _some(rows: Sequence[Row], everything: bool, table: Table) -> Iterable[Row]:
+def _some(rows: Sequence[Row], everything: bool, table: FittedTable) -> Iterable[Row]:
     if everything or len(rows) <= LONGEST:
         return rows
     table.caption = f"the first and last {LONGEST // 2} of {len(rows)}; --all shows every one"
@@ -179,9 +182,9 @@ def bytes_line(sizes: Mapping[str, int], kept: int) -> Text:
     )
 
 
-def plans_table(plans: Mapping[str, Plan]) -> Table:
+def plans_table(plans: Mapping[str, Plan]) -> FittedTable:
     """The decisions of several plans side by side."""
-    table = _table("Rollback", "", *plans)
+    table = FittedTable("Rollback", Column("", prose=True), *(Column(name, prose=True) for name in plans))
     rows: list[tuple[str, list[str]]] = [
         ("evidence, rule, β", [f"{p.evidence}, {p.rule}, {p.beta:g}" for p in plans.values()]),
         *_supposed(plans.values()),
@@ -219,10 +222,10 @@ def _at(plan: Plan, index: int) -> str:
     return f"{number(plan.sensitivity[index])}, {number(plan.threshold[index])}"
 
 
-def costs_table(costs: Mapping[str, PlannedCost]) -> Table:
+def costs_table(costs: Mapping[str, PlannedCost]) -> FittedTable:
     """What each method would ask of the honest clients, before any of it is run."""
-    columns = ("from round", "rounds with contact", "client-rounds", "cost, of full retraining", "")
-    table = _table("What recovery would take", "method", *columns)
+    columns = ("from round", "rounds with contact", "client-rounds", "cost, of full retraining")
+    table = FittedTable("What recovery would take", "method", *columns, Column("", prose=True, name="remark"))
     for name, cost in costs.items():
         if cost.refused:
             table.add_row(name, "-", "-", "-", "-", f"not from this history: {cost.refused}")
@@ -232,17 +235,17 @@ def costs_table(costs: Mapping[str, PlannedCost]) -> Table:
     return table
 
 
-def shares_table(plans: Mapping[str, Plan]) -> Table:
+def shares_table(plans: Mapping[str, Plan]) -> FittedTable:
     """Each malicious client's share of the sensitivity."""
-    table = _table("Share of the poison", "client", *plans)
+    table = FittedTable("Share of the poison", "client", *plans)
     for client in sorted(next(iter(plans.values())).malicious, key=natural):
         table.add_row(Text(client), *(f"{p.shares[client]:.1%}" for p in plans.values()))
     return table
 
 
-def curve_table(plan: Plan, name: str) -> Table:
+def curve_table(plan: Plan, name: str) -> FittedTable:
     """S and Φ of every record."""
-    table = _table(f"Records, {name}", "record", "round", "S", "Φ", "")
+    table = FittedTable(f"Records, {name}", "record", "round", "S", "Φ", Column("", left=True))
     for j, t in enumerate(plan.candidates):
         mark = (
             "◄ roll back"
@@ -253,7 +256,10 @@ def curve_table(plan: Plan, name: str) -> Table:
     return table
 
 
-def methods_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+RANKS = {"rounds": 5, "history": 4, "distance": 3, "contact": 2, "seconds": 1}  # those of least use first
+
+
+def methods_table(rows: Sequence[Mapping[str, Any]]) -> FittedTable:
     """What each method recovered, and at what cost."""
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "method": lambda r: r["method"],
@@ -264,14 +270,14 @@ def methods_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "from round": lambda r: _whole(r["rollback_round"] if rolls_back(r["method"]) else None),
         "rounds": lambda r: _whole(r["rounds"]),
         "contact": lambda r: _whole(r.get("contact_rounds")),
-        "client-rounds": lambda r: _whole(r["client_rounds"]),
+        "client rounds": lambda r: _whole(r["client_rounds"]),
         "seconds": lambda r: f"{r['seconds']:.1f}" if r["seconds"] else "-",
         "history": lambda r: size(r["bytes"]) if r["bytes"] else "-",
         "distance": lambda r: "-" if r["distance"] is None else number(r["distance"]),
     }
     empty = [name for name in ("misr", "trigger") if all(r.get(name) is None for r in rows)]
     shown = [name for name in columns if name.lower() not in empty]
-    table = _table("Recovery", *shown)
+    table = FittedTable("Recovery", *(Column(name, RANKS.get(name, 0)) for name in shown))
     for row in rows:
         table.add_row(*(columns[name](row) for name in shown))
     return table

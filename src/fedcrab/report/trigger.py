@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fedcrab.rollback.malicious import quoted
+from fedcrab.terminal_table import Column, FittedTable
 
 if TYPE_CHECKING:  # both need torch
     from fedcrab.audit import Inversion
@@ -24,9 +24,8 @@ SHADES = " ░▒▓█"
 
 def audit_tables(found: Investigation) -> Sequence[RenderableType]:
     """What was found in each model, the mask of the first in characters, and since when it works."""
-    table = Table(title="Smallest trigger of any class", title_justify="left", title_style="bold")
-    for name in ("model", "class", "of the median", "turns", "sure", "found", "history's trigger"):
-        table.add_column(name, justify="left" if name in ("model", "found") else "right")
+    columns = ("model", "class", "of the median", "turns", "sure", Column("found", left=True))
+    table = FittedTable("Smallest trigger of any class", *columns, "history's trigger")
     for name, audit in found.models.items():
         verdict = Text("planted", style="red") if audit.planted else Text("no trigger")
         sure = f"{audit.confidence:.1%}" if audit.planted else ""

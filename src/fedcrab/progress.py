@@ -1,0 +1,108 @@
+"""What a command is doing, on standard error: from its first second, and before anything heavy is imported.
+
+On a terminal a line that moves and vanishes at the end; elsewhere plain lines, one per stage and then one
+every few seconds. Nothing where a program asked for JSON and nobody watches.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fedcrab.terminal import console, one_line, tell_aside
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import ProgressColumn, Task, TaskID
+
+EVERY = 10.0  # seconds between two plain lines of one stage
+
+
+class Progress:
+    """Stages, each with steps where they can be counted."""
+
+    def __init__(self, *, quiet: bool = False, moving: bool = True) -> None:
+        """``quiet`` leaves out the plain lines, for a program that reads JSON; a terminal still moves."""
+        self._terminal, self._quiet = moving and sys.stderr.isatty(), quiet
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+        self._stage, self._total, self._done, self._said = "", 0, 0, 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the moving line away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def stage(self, what: str, *, total: int = 0, done: int = 0) -> None:
+        """Begin something, of ``total`` steps where they can be counted, of which some are done."""
+        self._stage, self._total, self._done, self._said = one_line(what), total, done, time.monotonic()
+        if not self._terminal:
+            self._tell(f"{self._stage} …")
+            return
+        bar = self._moving()
+        if self._task is not None:
+            bar.remove_task(self._task)
+        self._task = bar.add_task(self._stage, total=total or None, completed=done, told="")
+
+    def step(self, told: str = "") -> None:
+        """One step of the stage is done; ``told`` says how it went."""
+        self._done += 1
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, advance=1, told=one_line(told))
+        elif time.monotonic() - self._said >= EVERY:
+            self._said = time.monotonic()
+            counted = f"{self._done} of {self._total}" if self._total else str(self._done)
+            self._tell(f"{self._stage}: {counted}{f', {told}' if told else ''}")
+
+    def line(self, text: str) -> None:
+        """A line that stays, whoever watches."""
+        if self._bar is not None:
+            self._bar.console.print(one_line(text), soft_wrap=True)
+        else:
+            tell_aside(text)
+
+    def _tell(self, line: str) -> None:
+        if not self._quiet:
+            tell_aside(line)
+            sys.stderr.flush()
+
+    def _moving(self) -> Bar:
+        if self._bar is None:
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(*_columns(), console=console(stderr=True), transient=True)
+            self._bar.start()
+        return self._bar
+
+
+def _columns() -> tuple[ProgressColumn, ...]:
+    """A spinner, the stage, and of counted steps a bar and the time left."""
+    from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Counted(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{int(task.completed)}/{int(task.total)}" if task.total else "")
+
+    return (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        Counted(),
+        BarColumn(20),
+        TextColumn("{task.fields[told]}", markup=False),
+        TimeRemainingColumn(),
+    )
+
+
+SILENT = Progress(quiet=True, moving=False)  # where nobody asked what is going on
