@@ -224,7 +224,7 @@ def _at(plan: Plan, index: int) -> str:
 
 def costs_table(costs: Mapping[str, PlannedCost]) -> FittedTable:
     """What each method would ask of the honest clients, before any of it is run."""
-    columns = ("from round", "rounds with contact", "client-rounds", "cost, of full retraining")
+    columns = (Column("from round", 1), "rounds with contact", "client rounds", "cost, of full retraining")
     table = FittedTable("What recovery would take", "method", *columns, Column("", prose=True, name="remark"))
     for name, cost in costs.items():
         if cost.refused:
@@ -256,7 +256,14 @@ def curve_table(plan: Plan, name: str) -> FittedTable:
     return table
 
 
-RANKS = {"rounds": 5, "history": 4, "distance": 3, "contact": 2, "seconds": 1}  # those of least use first
+RANKS = {
+    "rounds": 6,
+    "history": 5,
+    "distance": 4,
+    "contact": 3,
+    "trigger": 2,
+    "seconds": 1,
+}  # those of least use first
 
 
 def methods_table(rows: Sequence[Mapping[str, Any]]) -> FittedTable:
