@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcrab import Everything, History, Plan, plan
+from fedcrab import Compact, Everything, History, Plan, plan
+from fedcrab.aggregate import fedavg
 from fedcrab.recover import fedrecover, retrain
 from fedcrab.recover.fedrecover import Schedule, largest_usual, scheduled
 from fedcrab.seeds import rng_for
@@ -112,6 +113,44 @@ def test_every_round_corrected_is_training_again(tmp_path: Path) -> None:
     decided = trained(tmp_path, task.answer, rounds=8, size=5)
     exact = last(fedrecover(decided, Answering(task.answer), correct_every=1))
     np.testing.assert_array_equal(exact, last(retrain(decided, Answering(task.answer))))
+
+
+def test_it_begins_at_the_rollback_model(tmp_path: Path) -> None:
+    """Attackers are honest until round 20: only what comes after it is recovered, half of the schedule."""
+    history = trained(tmp_path, CONVEX.answer, rounds=40).history
+    late = plan(history, ILL, since=dict.fromkeys(ILL, 20))
+    assert late.rollback_round == 20
+    asked = []
+    for options, first in (({}, 20), ({"rollback": False}, 0)):
+        fleet = Answering(CONVEX.answer)
+        steps = list(fedrecover(late, fleet, **options))
+        assert [s.round for s in steps] == list(range(first, 40))
+        asked.append(fleet.client_rounds())
+    assert asked[0] < 0.7 * asked[1]
+    np.testing.assert_array_equal(  # asked in every round it is training on from there
+        last(fedrecover(late, Answering(CONVEX.answer), correct_every=1)), _onwards(late, 20)
+    )
+
+
+def _onwards(decided: Plan, first: int) -> np.ndarray:
+    """The honest clients from the history's model of a round on, in plain loops."""
+    model, rule = decided.history.model(first), fedavg()
+    for t in range(first, len(decided.history.rounds)):
+        updates = Answering(CONVEX.answer).train(model, decided.askable(t), round=t)
+        model = model + rule(updates.vectors, updates.weights)
+    return model
+
+
+def test_from_a_compact_history_it_is_almost_the_same(tmp_path: Path) -> None:
+    fleet, start = Answering(CONVEX.answer), np.zeros(12, np.float32)
+    exact, packed = (
+        plan(record(tmp_path / str(n), fleet, CLIENTS, 40, kept, model=start), ILL)
+        for n, kept in enumerate((Everything(), Compact(bits=8)))
+    )
+    goal = last(retrain(exact, Answering(CONVEX.answer)))
+    poisoned = np.linalg.norm(exact.history.final_model() - goal)
+    found = last(fedrecover(packed, Answering(CONVEX.answer)))
+    assert np.linalg.norm(found - goal) < 0.02 * poisoned
 
 
 def test_the_usual_schedule_is_scaled_with_the_rounds() -> None:

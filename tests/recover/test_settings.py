@@ -38,6 +38,7 @@ FLEET = Answering(lambda *_: ([1, 0], 1))
         (federaser, {"epochs": 5, "every": 0}, "every must be"),
         (federaser, {}, "give epochs"),
         (fedrecover, {"pairs": 0}, "pairs must be"),
+        (fedrecover, {"rollback": 1}, "rollback must be true or false"),
         (fedrecover, {"warm_up": 2}, "warm_up must be a whole number of 3 or more"),
         (fedrecover, {"correct_every": 0}, "correct_every must be"),
         (fedrecover, {"tune": -1}, "tune must be"),

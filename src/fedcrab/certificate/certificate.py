@@ -75,7 +75,7 @@ def certificate_terms(
     rule, reach = inputs.aggregation, facts.reach[-1] + _begun(plan, evidence)
     psi = _psi(facts, given)
     known = {name: e.value for name, e in guessed.items()}
-    steps = evidence.steps if not vectors or _from_rollback(inputs, plan) else None
+    steps = evidence.steps if not vectors or _from_rollback(inputs, plan, evidence) else None
     terms = {
         "path.planned": planned(plan, rule, inputs.crab, reach),
         "path.travelled": travelled(steps, rule, reach),
@@ -116,11 +116,13 @@ def doing_nothing(terms: Mapping[str, Term]) -> tuple[str | None, Term]:
     return found or (None, unknown("‖poisoned model - model retrained from scratch‖", KAPPA))
 
 
-def _from_rollback(inputs: Inputs, plan: Plan) -> bool:
+def _from_rollback(inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts) -> bool:
     """Whether the steps lead away from the rollback model; those of some methods begin elsewhere."""
     method = METHODS.get(inputs.method)
-    if method is None or method.rolls_back:
+    if method is None:
         return True
+    if method.rolls_back:  # FedRecover begins earlier as published
+        return not evidence.steps or evidence.steps[0]["round"] >= plan.rollback_round
     return method.start == "initial" and plan.rollback_round == 0
 
 

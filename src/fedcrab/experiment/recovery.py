@@ -96,7 +96,7 @@ class RecoveryRun:
         request |= {"batches": batches} if batches != row.batches else {}
         start = None
         if noise is not None:
-            if not row.rolls_back:
+            if not row.begins_at_rollback(changes):
                 raise ConfigError(
                     f"noise is for the rollback model, where {method} does not begin; crab-hardened does"
                 )

@@ -181,7 +181,7 @@ def resolve(choice: MethodChoice) -> ResolvedMethod:
         return replace(POISONED, batches=batches)
     row = names.look_up("method", choice.method, names.METHODS)
     own = {name: value for name, value in defaults(row.function).items() if name not in GIVEN}
-    decided = row.plan if row.rolls_back else ANY_DECISION
+    decided = row.plan if row.begins_at_rollback(choice.options) else ANY_DECISION
     known = [*own, *(name for name in DECISION if name in decided), *OPTIONAL]
     if unknown := [name for name in choice.options if name not in known]:
         raise ConfigError(f"method {choice.method!r} has no option {unknown[0]!r}; it has {', '.join(known)}")

@@ -106,24 +106,25 @@ def planned_asks(method: str, plan: Plan) -> list[int]:
     if row.by_plan:
         last = row.settings["settle"] if row.settings["everyone"] else 0
         return [len(clients) for _, clients in asked_in(plan, fedavg(), last)]
-    if row.rolls_back:
+    if row.rolls_back and row.contacts is None:
         last = rounds - settled_rounds(rounds - plan.rollback_round)
         few = [min(FEWEST, honest[t]) for t in usual_contacts(plan.rollback_round, rounds)]
         return [*few, *honest[max(last, plan.rollback_round + 1) :]]
     return [
-        honest[t] if row.most is None else min(honest[t], row.most) for t in contact_rounds(row, plan.history)
+        honest[t] if row.most is None else min(honest[t], row.most)
+        for t in contact_rounds(row, plan.history, plan.rollback_round if row.rolls_back else 0)
     ]
 
 
-def contact_rounds(row: Method, history: History) -> list[int]:
-    """The rounds whose honest participants a method asks, whatever is decided; all where none are known.
+def contact_rounds(row: Method, history: History, first: int = 0) -> list[int]:
+    """The rounds from ``first`` on whose honest participants a method asks; all where none are known.
 
     A method that trains on from the last model asks those of the last rounds.
     """
     rounds = len(history.rounds)
     if row.start == "final":
         return [(rounds - ROUNDS + r) % rounds for r in range(ROUNDS)] if rounds else []
-    return list(row.contacts(history) if row.contacts else range(rounds))
+    return list(row.contacts(history, first) if row.contacts else range(rounds))
 
 
 def refused(history: History, method: str) -> str | None:

@@ -10,7 +10,10 @@ the last ``tune``, and any client whose estimate exceeds τ in a coordinate, or 
 
 Cao, Jia, Zhang, Gong, "FedRecover: Recovering from Poisoning Attacks in Federated Learning using
 Historical Information", IEEE S&P 2023. Its defaults (20, 10, 5) are for hundreds of rounds; for fewer they
-are scaled here: T/10, T/8 and T/20 of T rounds (40 rounds: 4, 5 and 2). Readings, where it leaves room:
+are scaled here: T/10, T/8 and T/20 of T rounds (40 rounds: 4, 5 and 2). Departs from it: it begins at the
+rollback model, which no named client has touched, not at the first one (``rollback=False`` does, as
+published), and counts its rounds from there; with stored updates in a few bits, Δg has their rounding in it.
+Readings, where the paper leaves room:
 the first correction comes ``correct_every`` rounds after the warm-up; a fixed abnormality gives a pair too;
 a round in which ŵ = M gives none; a client with fewer pairs than ``pairs`` is estimated from those it has.
 Buffers (BatchNorm's statistics and counters) are no part of pairs or τ: an estimate takes them as stored.
@@ -112,15 +115,17 @@ def trained_only(vector: Vector, layout: Layout) -> Vector:
 class Schedule:
     """Which rounds every honest client computes exactly."""
 
-    rounds: int  # T
+    rounds: int  # T, of the whole training
     warm_up: int  # the first T_w
     correct_every: int  # every T_c-th after them; 1 is all of them: retraining
     tune: int  # the last T_f
+    first: int = 0  # where recovery begins
 
     def is_exact(self, t: int) -> bool:
-        """Whether round t is one of them."""
-        periodic = (t - self.warm_up + 1) % self.correct_every == 0
-        return t < self.warm_up or periodic or t >= self.rounds - self.tune
+        """Whether round t of the history is one of them."""
+        done = t - self.first
+        periodic = (done - self.warm_up + 1) % self.correct_every == 0
+        return done < self.warm_up or periodic or t >= self.rounds - self.tune
 
 
 def fedrecover(
@@ -135,19 +140,21 @@ def fedrecover(
     tune: int | None = None,
     pairs: int = PAIRS,
     tolerance: float = 1e-6,
+    rollback: bool = True,
 ) -> Iterator[Step]:
-    """Recover from the first model on; only who is malicious is taken from the plan.
+    """Recover from the plan's rollback model on; without ``rollback`` from the first model, as published.
 
     ``tolerance`` is the share of a round's honest stored numbers that may exceed τ: 0 fixes the fewest.
     ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
     recovery that was interrupted; its like goes on from there. A step holds on to its pairs' vectors.
     """
     check_epochs(epochs)
-    _check(pairs, tolerance)
+    _check(pairs, tolerance, rollback)
     check_history(plan.history)
-    schedule = scheduled(len(plan.history.rounds), pairs, warm_up, correct_every, tune)
+    first, rounds = plan.rollback_round if rollback else 0, len(plan.history.rounds)
+    schedule = replace(scheduled(rounds, pairs, warm_up, correct_every, tune), first=first)
     rule = aggregate or fedavg()
-    check_answers(rule, {entry.index: plan.askable(entry.index) for entry in plan.history.rounds})
+    check_answers(rule, {t: plan.askable(t) for t in range(first, rounds)})
     return _recover(plan, fleet, rule, epochs, after, schedule, pairs, tolerance)
 
 
@@ -171,13 +178,15 @@ def scheduled(
     return Schedule(rounds, **usual)
 
 
-def exact_rounds(rounds: int) -> list[int]:
-    """The rounds in which everybody is asked, of a training of so many, by the schedule that is usual."""
-    schedule = scheduled(rounds, PAIRS, None, None, None)
-    return [t for t in range(rounds) if schedule.is_exact(t)]
+def exact_rounds(rounds: int, first: int = 0) -> list[int]:
+    """The rounds from ``first`` on in which everybody is asked, by the schedule that is usual."""
+    schedule = replace(scheduled(rounds, PAIRS, None, None, None), first=first)
+    return [t for t in range(first, rounds) if schedule.is_exact(t)]
 
 
-def _check(pairs: int, tolerance: float) -> None:
+def _check(pairs: int, tolerance: float, rollback: bool) -> None:
+    if not isinstance(rollback, bool):
+        raise ConfigError(f"rollback must be true or false, got {rollback!r}")
     if not isinstance(pairs, int) or isinstance(pairs, bool) or pairs < 1:
         raise ConfigError(f"pairs must be a whole number of 1 or more, got {pairs!r}")
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
@@ -206,8 +215,9 @@ def _recover(
 ) -> Iterator[Step]:
     history, layout = plan.history, plan.history.charter.layout
     rule, tau = with_buffers(aggregate, layout), largest_usual(history, plan.malicious, tolerance)
-    model, pairs = (after.model, after.pairs) if after else (history.initial_model(), {})
-    for t in range(after.round + 1 if after else 0, schedule.rounds):
+    first = schedule.first
+    model, pairs = (after.model, after.pairs) if after else (history.model(first), {})
+    for t in range(after.round + 1 if after else first, schedule.rounds):
         stored = history.updates(t).only(plan.askable(t))
         moved = trained_only(model - history.model(t), layout)
         estimates, fixed = _usable(

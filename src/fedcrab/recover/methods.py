@@ -32,6 +32,10 @@ def _every_round(plan: Plan, _: Settings) -> int:
     return len(plan.history.rounds)
 
 
+def _from_rollback(plan: Plan, settings: Settings) -> int:
+    return len(plan.history.rounds) - (plan.rollback_round if settings.get("rollback", True) else 0)
+
+
 @dataclass(frozen=True)
 class Method:
     """A recovery method: its function, how the rollback is decided, its settings, and its traits."""
@@ -47,7 +51,7 @@ class Method:
     check: Callable[[History], None] | None = None  # raises where a history does not have what it needs
     length: Callable[[Plan, Settings], int] = _every_round  # about how many steps there will be
     by_plan: bool = False  # whether it asks whom the plan says when the plan says, so that its cost is known
-    contacts: Callable[[History], Sequence[int]] | None = None  # rounds that ask all, where known before
+    contacts: Callable[[History, int], Sequence[int]] | None = None  # from a round on: those that ask all
     most: int | None = None  # asked in each of these rounds, of those who took part; None: all
     remark: str = ""  # what a count of these rounds does not say
     batches: str = "history"  # of simulated clients in results whose key does not say which they drew
@@ -62,9 +66,15 @@ class Method:
         """Whether it begins at the rollback round; else it takes only who is malicious from a plan."""
         return self.start == "rollback"
 
-    def start_model(self, plan: Plan) -> Vector:
+    def begins_at_rollback(self, settings: Settings) -> bool:
+        """The same with these settings: FedRecover may begin at the initial model, as published."""
+        return self.rolls_back and bool(settings.get("rollback", True))
+
+    def start_model(self, plan: Plan, settings: Settings | None = None) -> Vector:
         """The model that its first step starts from."""
         history = plan.history
+        if self.rolls_back and not self.begins_at_rollback(settings or {}):
+            return history.initial_model()
         if self.start == "rollback":
             return history.model(plan.rollback_round)
         return history.initial_model() if self.start == "initial" else history.final_model()
@@ -79,7 +89,7 @@ METHODS: Mapping[str, Method] = {
         "hardened",
         Selective(),
         needs_history=False,
-        contacts=lambda history: range(len(history.rounds)),
+        contacts=lambda history, _: range(len(history.rounds)),
     ),
     "retrain-few": Method(
         "Train from scratch with few",
@@ -87,7 +97,7 @@ METHODS: Mapping[str, Method] = {
         "hardened",
         Selective(),
         needs_history=False,
-        contacts=lambda history: range(len(history.rounds)),
+        contacts=lambda history, _: range(len(history.rounds)),
         most=PER_ROUND,
     ),
     "finetune": Method(
@@ -107,7 +117,7 @@ METHODS: Mapping[str, Method] = {
         Every(2),
         check=federaser_needs,
         length=lambda plan, settings: len(plan.history.kept[:: settings.get("every", 1)]),
-        contacts=lambda history: history.kept[1:],
+        contacts=lambda history, _: history.kept[1:],
         remark="half of the local epochs each",
     ),
     "fedrecover": Method(
@@ -115,8 +125,12 @@ METHODS: Mapping[str, Method] = {
         fedrecover,
         "hardened",
         Everything(),
+        {"rollback": True},
+        {"rollback": False},
+        start="rollback",
         check=fedrecover_needs,
-        contacts=lambda history: exact_rounds(len(history.rounds)),
+        length=_from_rollback,
+        contacts=lambda history, first: exact_rounds(len(history.rounds), first),
         remark="at least: clients whose estimate is of no use are asked besides",
     ),
     "replay": Method(
@@ -126,7 +140,7 @@ METHODS: Mapping[str, Method] = {
         Compact(),
         start="rollback",
         check=replay_needs,
-        length=lambda plan, _: len(plan.history.rounds) - plan.rollback_round,
+        length=_from_rollback,
         remark="about: decided while it runs",
         batches="fresh",
     ),

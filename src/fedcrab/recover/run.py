@@ -98,7 +98,11 @@ class MethodRun:
     @property
     def start(self) -> Vector:
         """The model that the first step starts from."""
-        return self._start.model if self._start is not None else self.traits.start_model(self.plan)
+        return (
+            self._start.model
+            if self._start is not None
+            else self.traits.start_model(self.plan, self.settings)
+        )
 
     @property
     def model(self) -> Vector:

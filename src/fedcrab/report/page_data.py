@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedcrab.detect import Detection, ledger
 from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
+from fedcrab.recover.fedrecover import PAIRS
 from fedcrab.recover.methods import METHODS, default_method
 from fedcrab.recover.pacing import FEWEST, LONGEST, SETTLED
 from fedcrab.report.page_clients import PageClients, PageGram, points_of
@@ -91,6 +92,8 @@ def _method(history: History, name: str) -> dict[str, Any]:
     if row.by_plan:
         last = row.settings["settle"] if row.settings["everyone"] else 0
         return {**told, "preset": row.preset, "settle": last}
+    if row.rolls_back and row.contacts is not None:
+        return {**told, "preset": row.preset, "schedule": {"pairs": PAIRS}}
     if row.rolls_back:
         pace = {"asked": FEWEST, "longest": LONGEST, "settled": SETTLED}
         return {**told, "preset": row.preset, "pace": pace}

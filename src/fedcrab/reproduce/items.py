@@ -77,7 +77,7 @@ CRABS: Mapping[str, Mapping[str, Any]] = {
 METHODS: Sequence[str | MethodChoice] = (
     "retrain",
     FEDERASER,
-    "fedrecover",
+    MethodChoice.model_validate({"method": "fedrecover", "label": "fedrecover", "rollback": False}),
     *(MethodChoice(method=name, label=name, **options) for name, options in CRABS.items()),
 )
 TRIM = AxisValue(name="noise-trim", settings={"scale": 5.0})

@@ -90,6 +90,7 @@ function honestIn(page, t, malicious) {
 function plannedAsks(page, method, plan, malicious) {
   const honest = (t) => honestIn(page, t, malicious);
   if (method.pace) return paced(page, method.pace, plan.rollback_round, honest);
+  if (method.schedule) return scheduled(page, method.schedule, plan.rollback_round, honest);
   if (method.rounds) return method.rounds.map((t) => Math.min(honest(t), method.each ?? Infinity));
   return plan.replay.map((step, place) => place >= plan.replay.length - method.settle ? honest(step.round) : asked(step));
 }
@@ -101,6 +102,18 @@ function paced(page, { asked, longest, settled }, first, honest) {
   const counts = [];
   for (let t = first + 1, n = 2; t < last; t += Math.min(longest, Math.ceil(n / 2)), n++) counts.push(Math.min(asked, honest(t)));
   for (let t = Math.max(last, first + 1); t < rounds; t++) counts.push(honest(t));
+  return counts;
+}
+
+// FedRecover asks everybody in its first rounds, then now and then, and in the last (recover/fedrecover.py).
+function scheduled(page, { pairs }, first, honest) {
+  const rounds = page.rounds.length;
+  const within = (share, least, most) => Math.min(most, Math.max(least, Math.floor(rounds / share)));
+  const [warmUp, every, tune] = [within(10, pairs + 1, 20), within(8, 2, 10), within(20, 1, 5)];
+  const counts = [];
+  for (let t = first; t < rounds; t++) {
+    if (t < first + warmUp || (t - first - warmUp + 1) % every === 0 || t >= rounds - tune) counts.push(honest(t));
+  }
   return counts;
 }
 
