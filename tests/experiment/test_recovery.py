@@ -81,7 +81,8 @@ def test_every_method_takes_the_backdoor_out(method: str, kept: dict[type, Histo
     assert before["asr"] > 0.5
     assert after["asr"] < 0.2 or method == "finetune"  # which leaves a backdoor where it is
     assert after["ta"] > 0.6
-    assert 0 < after["client_rounds"] <= 10 * 15
+    assert (after["client_rounds"] > 0) != names.METHODS[method].needs_probe
+    assert after["client_rounds"] <= 10 * 15
     assert after["rounds"] == len(recover_to_end(method, history, bad, setup).steps)
 
 
@@ -107,7 +108,7 @@ def test_no_answer_shares_a_batch_order_with_the_history(
     addresses.clear()
     for _ in zip(same, range(3), strict=False):
         pass
-    assert min(addresses) >= 0
+    assert min(addresses, default=0) >= 0
     with pytest.raises(ConfigError, match="batches are fresh or history"):
         RecoveryRun(method, history, setup.attackers.clients, setup, batches="stale")
 
@@ -138,7 +139,7 @@ def test_the_commands_write_and_judge(kept: dict[type, History], setup: Setup, t
     allowed = [name for name in names.METHODS if name not in refused]
     assert [r["method"] for r in rows] == ["poisoned", *allowed]
     assert {*allowed} >= {"retrain", "retrain-few", "finetune", "crab-paper", "crab-hardened"}
-    assert set(refused) == {"federaser", "fedrecover", "replay"}
+    assert set(refused) == {"federaser", "fedrecover", "replay", "subtract-and-distil"}
     assert "Everything()" in refused["fedrecover"]
     assert not (tmp_path / "out" / "fedrecover").exists()
     judged_rows = evaluate_command(tmp_path / "out", workers=0)

@@ -10,11 +10,21 @@ import pytest
 
 from attack.tiny import SoftmaxFleet, predict
 from fedcrab import ConfigError, Everything, Field, History, Layout, Plan, plan
-from fedcrab.aggregate import median, trimmed_mean
+from fedcrab.aggregate import krum, median, multi_krum, trimmed_mean
 from fedcrab.attack import Attackers, boosted, label_flip
-from fedcrab.recover import CRAB_PRESETS, crab, federaser, fedrecover, finetune, replay, retrain, retrain_few
+from fedcrab.recover import (
+    CRAB_PRESETS,
+    crab,
+    federaser,
+    fedrecover,
+    finetune,
+    replay,
+    retrain,
+    retrain_few,
+    subtract_and_distil,
+)
 from fedcrab.seeds import rng_for
-from recover.scenes import Answering, Quadratics, bits, record, scripted
+from recover.scenes import Answering, Quadratics, SoftmaxProbe, bits, record, scripted
 
 METHODS: dict[str, Callable] = {
     "crab-paper": partial(crab, **CRAB_PRESETS["paper"]),
@@ -26,13 +36,18 @@ METHODS: dict[str, Callable] = {
     "retrain": retrain,
     "retrain-few": partial(retrain_few, per_round=3),
     "finetune": partial(finetune, rounds=4),
+    "subtract-and-distil": partial(subtract_and_distil, probe=SoftmaxProbe(), passes=3),
 }
-methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-begins_clean = pytest.mark.parametrize(  # all but the one that goes on from the poisoned model
-    "method",
-    [m for name, m in METHODS.items() if name != "finetune"],
-    ids=[n for n in METHODS if n != "finetune"],
-)
+
+
+def all_but(*names: str) -> pytest.MarkDecorator:
+    chosen = {name: method for name, method in METHODS.items() if name not in names}
+    return pytest.mark.parametrize("method", chosen.values(), ids=chosen)
+
+
+methods = all_but()
+with_clients = all_but("subtract-and-distil")  # which asks nobody, and learns from the poisoned model
+begins_clean = all_but("finetune", "subtract-and-distil")  # which go on from the poisoned model
 CLIENTS, ILL = list("abcdef"), frozenset("be")
 TASK = Quadratics(size=4, ill=ILL)
 
@@ -101,14 +116,14 @@ def test_going_on_after_any_step_gives_the_same_bits(method: Callable, decided: 
         assert bits(rest) == bits(whole[done + 1 :])
 
 
-@methods
+@with_clients
 def test_the_model_moves_no_further_than_the_path(method: Callable, decided: Plan) -> None:
     steps = list(method(decided, Answering(TASK.answer)))
     for before, step in pairwise(steps):
         assert np.linalg.norm(step.model - before.model) <= step.path * (1 + 1e-5)
 
 
-@methods
+@with_clients
 def test_another_rule_can_aggregate(method: Callable, decided: Plan) -> None:
     plain = list(method(decided, Answering(TASK.answer)))
     robust = list(method(decided, Answering(TASK.answer), aggregate=median()))
@@ -116,7 +131,7 @@ def test_another_rule_can_aggregate(method: Callable, decided: Plan) -> None:
     assert robust[-1].model.tolist() != plain[-1].model.tolist()
 
 
-@methods
+@with_clients
 def test_a_rule_that_needs_more_than_there_are_is_refused_before_anybody_is_asked(
     method: Callable, decided: Plan
 ) -> None:
@@ -124,6 +139,30 @@ def test_a_rule_that_needs_more_than_there_are_is_refused_before_anybody_is_aske
     with pytest.raises(ConfigError, match=r"needs 7 answers or more; round \d+ can have [1-4], "):
         method(decided, fleet, aggregate=trimmed_mean(trim=3))
     assert fleet.asked == []
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> list[Plan]:
+    """Trainings in which few or most take part."""
+    return [trained(tmp_path_factory.mktemp("sparse"), share) for share in (0.4, 0.7, 1.0)]
+
+
+@with_clients
+def test_a_rule_is_refused_at_once_or_never(method: Callable, sparse: list[Plan]) -> None:
+    """Whatever the rule and the participation: no client is asked in vain for a step that cannot be made."""
+    rules = [*(trimmed_mean(trim=n) for n in (1, 2, 3)), krum(byzantine=1), multi_krum(byzantine=1, keep=2)]
+    refused = 0
+    for decided in sparse:
+        for rule in rules:
+            fleet = Answering(TASK.answer)
+            try:
+                steps = method(decided, fleet, aggregate=rule)
+            except ConfigError:
+                refused += 1
+                assert fleet.asked == []
+                continue
+            assert all(np.isfinite(step.model).all() for step in steps)  # no refusal on the way
+    assert 0 < refused < len(rules) * len(sparse)
 
 
 @methods
@@ -230,7 +269,7 @@ def task(
     return plan(history, ill.clients), fleet, lambda m: float((predict(m, images, 3) == labels).mean())
 
 
-@methods
+@with_clients
 def test_it_is_better_than_the_poisoned_model(method: Callable, task: tuple) -> None:
     found, fleet, accuracy = task
     recovered, again = (list(m(found, fleet))[-1].model for m in (method, retrain))

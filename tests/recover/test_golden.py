@@ -15,9 +15,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcrab import Every, Everything, History, Round, Selective, Updates, plan
+from fedcrab import ConfigError, Every, Everything, History, Round, Selective, Updates, plan
 from fedcrab.aggregate import trimmed_mean
-from fedcrab.recover import CRAB_PRESETS, Capped, crab, federaser, fedrecover, finetune, retrain, retrain_few
+from fedcrab.recover import (
+    CRAB_PRESETS,
+    Capped,
+    crab,
+    federaser,
+    fedrecover,
+    finetune,
+    retrain,
+    retrain_few,
+    subtract_and_distil,
+)
 from recover.scenes import Answering, record, scripted
 
 SENT = [
@@ -202,6 +212,34 @@ def test_finetune_goes_on_from_the_poisoned_model(tmp_path: Path) -> None:
     assert [s.asked for s in steps] == [("a", "b")] * 2
     expected = history.final_model() + 2 * np.array([0.25, 1.5])
     assert steps[-1].model.tolist() == pytest.approx(expected.tolist())
+
+
+def test_subtraction_takes_out_what_the_malicious_client_added(tmp_path: Path) -> None:
+    """M_T less its weighted part of each round; before ``since`` it counts as honest. Then one pass."""
+    history = scripted(tmp_path / "h", SENT, Everything())
+    parts = []
+    for sent in SENT:
+        whole = sum(examples for _, examples in sent.values())
+        update, examples = sent.get("m", ([0, 0], 0))
+        parts.append(np.array(update, float) * examples / whole)
+    half = Halving()
+    for since, gone in ((0, sum(parts)), (1, sum(parts[1:]))):
+        decided = plan(history, {"m"}, since=since)
+        first, second = subtract_and_distil(decided, renewing(), probe=half, passes=1)
+        assert (first.round, second.round, first.asked, second.asked) == (3, 4, (), ())
+        left = history.final_model() - gone
+        assert first.model.tolist() == pytest.approx(left.tolist(), rel=1e-6)
+        middle = (left + history.final_model()) / 2
+        assert second.model.tolist() == pytest.approx(middle.tolist(), rel=1e-6)
+    with pytest.raises(ConfigError, match="examples that the server holds"):
+        subtract_and_distil(plan(history, {"m"}), renewing())
+
+
+class Halving:
+    """A server whose examples bring the student half of the way to the teacher."""
+
+    def distil(self, student, teacher, *, temperature, rate, epoch):
+        return (student + teacher) / np.float32(2)
 
 
 def test_retraining_with_few_asks_so_many(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import fedcrab
 from fedcrab import Everything, HistoryError, Plan, Selective, plan
 from fedcrab.recover.methods import METHODS, REFERENCE, Method, rolls_back, title_of
 from fedcrab.report.page_data import methods_of
-from recover.scenes import Answering, record
+from recover.scenes import Answering, SoftmaxProbe, record
 from recover.test_conformance import CLIENTS, ILL, TASK
 from recover.test_conformance import METHODS as CONFORMANCE
 
@@ -28,8 +28,13 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return found
 
 
+def given(row: Method) -> dict:
+    """What a method is called with."""
+    return {**row.settings, "epochs": EPOCHS, **({"probe": SoftmaxProbe()} if row.needs_probe else {})}
+
+
 def steps_of(row: Method, decided: Plan) -> list:
-    return list(row.function(decided, Answering(TASK.answer), epochs=EPOCHS, **row.settings))
+    return list(row.function(decided, Answering(TASK.answer), **given(row)))
 
 
 @rows
@@ -40,7 +45,7 @@ def test_the_start_and_the_length_are_what_the_function_does(row: Method, decide
         asked.append(model.tobytes())
         return TASK.answer(model, *rest)
 
-    steps = list(row.function(decided, Answering(answer), epochs=EPOCHS, **row.settings))
+    steps = list(row.function(decided, Answering(answer), **given(row)))
     assert len(steps) == row.length(decided, row.settings)
     if len(steps[0].asked):
         assert asked[0] == row.start_model(decided).tobytes()
@@ -73,7 +78,7 @@ def test_a_history_is_refused_by_the_check_where_the_function_refuses(row: Metho
     except HistoryError:
         refused[0] = True
     try:
-        row.function(decided, Answering(TASK.answer), epochs=EPOCHS, **row.settings)
+        row.function(decided, Answering(TASK.answer), **given(row))
     except HistoryError:
         refused[1] = True
     assert refused[0] == refused[1]

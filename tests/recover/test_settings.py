@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedcrab import PRESETS, ConfigError, Every, Everything, HistoryError, Plan, Selective, plan
-from fedcrab.recover import CRAB_PRESETS, crab, federaser, fedrecover, replay, retrain
+from fedcrab.recover import CRAB_PRESETS, crab, federaser, fedrecover, replay, retrain, subtract_and_distil
 from fedcrab.recover.calibrate import calibrate, calibrated
 from fedcrab.recover.federaser import fewer_epochs
 from fedcrab.recover.step import RoundUpdates
@@ -37,6 +37,9 @@ FLEET = Answering(lambda *_: ([1, 0], 1))
         (federaser, {"epochs": 5, "ratio": 1.5}, "ratio must be"),
         (federaser, {"epochs": 5, "every": 0}, "every must be"),
         (federaser, {}, "give epochs"),
+        (subtract_and_distil, {"passes": 0}, "passes must be"),
+        (subtract_and_distil, {"temperature": 0}, "temperature must be a number above 0"),
+        (subtract_and_distil, {"rate": float("nan")}, "rate must be a number above 0"),
         (fedrecover, {"pairs": 0}, "pairs must be"),
         (fedrecover, {"rollback": 1}, "rollback must be true or false"),
         (fedrecover, {"warm_up": 2}, "warm_up must be a whole number of 3 or more"),
@@ -70,6 +73,11 @@ def test_settings_out_of_range(method, wrong: dict, word: str, tmp_path: Path) -
             r"round 0 keeps no update vectors, which replay needs.* Compact\(\) or Everything",
         ),
         (replay, Every(1), r"round 1 keeps no update vectors, which replay needs"),
+        (
+            subtract_and_distil,
+            Selective(),
+            r"round 0 keeps no update vectors, which subtract-and-distil needs",
+        ),
     ],
 )
 def test_a_history_that_does_not_suffice(method, selection: object, word: str, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from fedcrab.errors import ConfigError
+from fedcrab.seeds import rng_for
 from fedcrab.simulate.data import load_dataset
-from fedcrab.simulate.models import ARCHITECTURES, Architecture, initial_model, tensors, write
+from fedcrab.simulate.models import ARCHITECTURES, Architecture, initial_model, read, tensors, write
 from fedcrab.simulate.predict import Predictor, Probe, cross_entropy, kl_divergence
 
 DIGITS = load_dataset("digits")
@@ -85,3 +86,34 @@ def test_examples_of_another_shape_are_refused():
     architecture = Architecture("mlp", DIGITS.shape, 10)
     with pytest.raises(ConfigError, match=r"takes examples of shape \(1, 8, 8\)"):
         Predictor(architecture).predict(initial_model(architecture, seed=0), np.zeros((2, 1, 9, 9), "f4"))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_distilling_is_plain_descent_on_the_divergence(name: str) -> None:
+    """One epoch beside a loop by autograd, and several bring the outputs together."""
+    rng = np.random.default_rng(0)
+    architecture = Architecture(name, (1, 12, 12), 3)
+    x, y = rng.normal(size=(40, 1, 12, 12)).astype(np.float32), rng.integers(0, 3, 40)
+    probe = Probe(Predictor(architecture), x, y)
+    student, teacher = (initial_model(architecture, seed=s) * np.float32(3) for s in (1, 2))
+    told = {"temperature": 2.0, "rate": 0.1}
+    found = probe.distil(student, teacher, epoch=5, **told)
+    np.testing.assert_array_equal(found, probe.distil(student, teacher, epoch=5, **told))
+    order, module = rng_for(5, "distil").permutation(40), architecture.build().eval()
+    parts = list(tensors(module).values())
+    write(parts, torch.tensor(teacher))
+    goal = torch.softmax(module(torch.tensor(x)) / 2.0, -1).detach()
+    write(parts, torch.tensor(student))
+    for rows in (order[:32], order[32:]):
+        log_q = torch.log_softmax(module(torch.tensor(x[rows])) / 2.0, -1)
+        loss = 4.0 * (goal[rows] * (goal[rows].log() - log_q)).sum(1).mean()
+        module.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for part in parts:
+                part -= 0.1 * part.grad
+    np.testing.assert_allclose(found, read(parts).numpy(), rtol=1e-4, atol=1e-6)
+    before = probe.divergence(teacher, student)
+    for epoch in range(20):
+        student = probe.distil(student, teacher, epoch=epoch, **told)
+    assert probe.divergence(teacher, student) < 0.3 * before

@@ -195,7 +195,7 @@ def test_a_method_in_one_line() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda p: p.stem)
 def test_the_suites_of_the_project_can_be_run(path: Path) -> None:
     cells = expand(load_suite(path))
-    assert {dict(cell.labels)["dataset"] for cell in cells} <= {"mnist", "fashion-mnist"}
+    assert {dict(cell.labels)["dataset"] for cell in cells} <= {"mnist", "fashion-mnist", "cifar10"}
     assert cells
     assert len({cell.key for cell in cells}) == len(cells)
 

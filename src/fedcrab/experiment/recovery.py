@@ -88,6 +88,7 @@ class RecoveryRun:
             epochs=epochs,
             saved=saved,
             anchor=anchor,
+            probe=setup.probe,
         )
         self.method, self.plan = method, decided
         if saved is None:

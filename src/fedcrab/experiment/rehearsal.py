@@ -95,11 +95,13 @@ def _check_method(method: ResolvedMethod, config: Config, history: History) -> N
     bad = [str(client) for client in range(round(fraction * config.clients.count))]
     decided = plan(history, bad, **dict(method.plan))
     options = {**dict(method.settings), "epochs": config.local.epochs}
-    names.METHODS[method.name].function(decided, _Nobody(), **options)
+    row = names.METHODS[method.name]
+    given = {"probe": _Nobody()} if row.needs_probe else {}
+    row.function(decided, _Nobody(), **options, **given)
 
 
 class _Nobody:
-    """A fleet that is never asked."""
+    """A fleet, and a probe set, that is never asked."""
 
     def train(self, *_: object, **__: object) -> Updates:
         """Nothing is trained in a rehearsal."""

@@ -130,7 +130,7 @@ DECISION = ("beta", "evidence", "rule")
 # A method that begins at the initial model takes only names from a decision, so any will do. This one stands
 # in the keys of published cells, which are to be found whatever the presets become.
 ANY_DECISION: Mapping[str, Any] = {"beta": 0.3, "evidence": "all", "rule": "prefix"}
-GIVEN = ("aggregate", "epochs", "after")  # by the harness, not by a suite
+GIVEN = ("aggregate", "epochs", "after", "probe")  # by the harness, not by a suite
 
 
 # The names of selections in the keys of cells, published ones included: they must never change.

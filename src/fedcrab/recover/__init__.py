@@ -13,6 +13,7 @@ from fedcrab.recover.replay import replay
 from fedcrab.recover.retrain import retrain, retrain_few
 from fedcrab.recover.saved_steps import SavedSteps, resumable
 from fedcrab.recover.step import Capped, Pair, ReplayState, Step
+from fedcrab.recover.subtract_and_distil import Distiller, subtract_and_distil
 
 Progress = SavedSteps  # its earlier name
 
@@ -21,6 +22,7 @@ __all__ = [
     "AnswerFolder",
     "Answers",
     "Capped",
+    "Distiller",
     "Pair",
     "Progress",
     "RecordedFleet",
@@ -36,4 +38,5 @@ __all__ = [
     "resumable",
     "retrain",
     "retrain_few",
+    "subtract_and_distil",
 ]

@@ -122,7 +122,7 @@ def contact_rounds(row: Method, history: History, first: int = 0) -> list[int]:
     A method that trains on from the last model asks those of the last rounds.
     """
     rounds = len(history.rounds)
-    if row.start == "final":
+    if row.start == "final" and row.contacts is None:
         return [(rounds - ROUNDS + r) % rounds for r in range(ROUNDS)] if rounds else []
     return list(row.contacts(history, first) if row.contacts else range(rounds))
 

@@ -22,6 +22,8 @@ from fedcrab.recover.replay import check_history as replay_needs
 from fedcrab.recover.replay import replay
 from fedcrab.recover.retrain import PER_ROUND, retrain, retrain_few
 from fedcrab.recover.step import Step
+from fedcrab.recover.subtract_and_distil import PASSES, subtract_and_distil
+from fedcrab.recover.subtract_and_distil import check_history as subtraction_needs
 from fedcrab.rollback.decision import PRESETS, Plan
 from fedcrab.types import Vector
 
@@ -54,6 +56,7 @@ class Method:
     contacts: Callable[[History, int], Sequence[int]] | None = None  # from a round on: those that ask all
     most: int | None = None  # asked in each of these rounds, of those who took part; None: all
     remark: str = ""  # what a count of these rounds does not say
+    needs_probe: bool = False  # whether it trains on the server's own examples, given as ``probe``
     batches: str = "history"  # of simulated clients in results whose key does not say which they drew
 
     @property
@@ -109,6 +112,18 @@ METHODS: Mapping[str, Method] = {
         needs_history=False,
         length=lambda _, settings: int(settings.get("rounds", ROUNDS)),
         remark="leaves a backdoor where it is",
+    ),
+    "subtract-and-distil": Method(
+        "Subtract and distil",
+        subtract_and_distil,
+        "hardened",
+        Compact(),
+        start="final",
+        check=subtraction_needs,
+        length=lambda _, settings: int(settings.get("passes", PASSES)) + 1,
+        contacts=lambda *_: (),
+        remark="on the server's own examples; no client is asked",
+        needs_probe=True,
     ),
     "federaser": Method(
         "FedEraser",

@@ -20,6 +20,7 @@ from fedcrab.recover.folder import write_result
 from fedcrab.recover.methods import METHODS, Method, default_method
 from fedcrab.recover.saved_steps import resumable, saved_model, saved_steps
 from fedcrab.recover.step import Step
+from fedcrab.recover.subtract_and_distil import Distiller
 from fedcrab.rollback.decision import Plan, plan
 from fedcrab.types import Fleet, Vector
 
@@ -38,19 +39,22 @@ class MethodRun:
         epochs: int | None = None,
         saved: Path | None = None,
         anchor: bool = False,
+        probe: Distiller | None = None,
     ) -> None:
         """Refuse here, before anything is written, what the history or the settings do not allow.
 
         ``settings`` are other values than the method's own. ``saved`` is a directory in which each step is
         kept, and from which a killed recovery resumes. ``anchor`` has every answer kept for the certificate,
-        and every honest client asked once more at the recovered model; it needs ``saved``.
+        and every honest client asked once more at the recovered model; it needs ``saved``. ``probe`` are the
+        server's own examples, where there are any.
         """
         self.method, self.plan, self.traits = method, plan, METHODS[method]
         self.settings = {**self.traits.settings, **(settings or {})}
         self._saved, self._bare, self._epochs = saved, fleet, epochs
         self._answers = AnswerFolder(saved, plan.history.charter.layout) if anchor and saved else None
         self._fleet = fleet if self._answers is None else self._recorded(self._answers)
-        self._fixed = {"aggregate": aggregate, "epochs": epochs}
+        self._fixed: dict[str, Any] = {"aggregate": aggregate, "epochs": epochs}
+        self._fixed |= {"probe": probe} if self.traits.needs_probe else {}
         self._start: Step | None = None
         self._last: Vector | None = None
         self.seconds = 0.0  # that the method itself took, the time of the clients included

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedcrab.errors import ConfigError
+from fedcrab.seeds import rng_for
 from fedcrab.simulate.data import Images, Labels
 from fedcrab.simulate.engines.cnn import channels_last, rewritten
-from fedcrab.simulate.models import Architecture, tensors, write
+from fedcrab.simulate.models import Architecture, read, tensors, write
 from fedcrab.types import Vector
 
 BATCH = 256
+SMALL = 32  # examples of a step of descent
 LogProbabilities = NDArray[np.float32]
 
 
@@ -45,6 +47,34 @@ class Predictor:
     def predict(self, model: Vector, x: Images) -> NDArray[np.float32]:
         """The softmax output: (examples, classes)."""
         return np.exp(self.log_probabilities(model, x))
+
+    def descended(
+        self,
+        model: Vector,
+        x: Images,
+        goal: LogProbabilities,
+        order: NDArray[np.int64],
+        temperature: float,
+        rate: float,
+    ) -> Vector:
+        """The model after descending τ²·KL(goal ‖ own) at temperature τ, batch by batch in this order.
+
+        ``goal`` are log-probabilities: up to a constant for each example, these are the scores.
+        """
+        write(self._tensors, torch.tensor(model))
+        with torch.enable_grad():
+            for rows in (order[i : i + SMALL] for i in range(0, len(order), SMALL)):
+                scores = self._module(self._prepare(torch.tensor(x[rows]))) / temperature
+                wanted = torch.log_softmax(torch.tensor(goal[rows]) / temperature, -1)
+                loss = nn.functional.kl_div(
+                    torch.log_softmax(scores, -1), wanted, reduction="batchmean", log_target=True
+                )
+                parameters = [p for p in self._module.parameters() if p.requires_grad]
+                slopes = torch.autograd.grad(loss * temperature**2, parameters)
+                with torch.no_grad():
+                    for parameter, slope in zip(parameters, slopes, strict=True):
+                        parameter.sub_(slope, alpha=rate)
+        return np.array(read(self._tensors).numpy())
 
     def accuracy(self, model: Vector, x: Images, y: Labels) -> float:
         """The share of examples whose likeliest class is their label."""
@@ -88,6 +118,17 @@ class Probe:
     def divergence(self, before: Vector, after: Vector) -> float:
         """D = mean over the probe set of KL(p_before ‖ p_after)."""
         return kl_divergence(self._log_probabilities(before), self._log_probabilities(after))
+
+    def distil(
+        self, student: Vector, teacher: Vector, *, temperature: float, rate: float, epoch: int
+    ) -> Vector:
+        """The student after one epoch of plain descent towards the teacher's outputs on the probe inputs.
+
+        The loss is τ²·KL(softmax(teacher/τ) ‖ softmax(student/τ)); batches are drawn by the epoch alone.
+        """
+        order = rng_for(epoch, "distil").permutation(len(self._x))
+        goal = self._predictor.log_probabilities(teacher, self._x)
+        return self._predictor.descended(student, self._x, goal, order, temperature, rate)
 
     def _log_probabilities(self, model: Vector) -> LogProbabilities:
         for seen, log_p in self._recent:

@@ -1,0 +1,115 @@
+"""Subtract and distil: take the malicious updates out of the last model, then mend it on the server's data.
+
+    M̃ ← M_T - Σ_t Σ_{c malicious in t} p_c · u_t^c,   p_c = n_c / Σ n over all participants of round t
+    for each epoch:  M̃ ← descend  τ² · KL(softmax(f(x; M_T)/τ) ‖ softmax(f(x; M̃)/τ))  over the probe inputs x
+
+No client is asked. The subtraction takes the backdoor out and most of the accuracy too, since the honest
+updates were answers to models with the poison in them. The last model then teaches what it knows on the
+server's own inputs, which have no trigger. Needs stored updates of every round, and a probe set.
+
+Wu, Zhu, Mitra, "Federated Unlearning with Knowledge Distillation", 2022. Readings: honest weights stay as
+they were; rounds without the malicious are left alone; buffers (BatchNorm's) stay those of M_T. Under a rule
+other than the mean the subtraction is that of the mean, and takes out less or more than the poison did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from fedcrab.aggregate.mean import Aggregate
+from fedcrab.errors import ConfigError, HistoryError
+from fedcrab.history import History
+from fedcrab.recover.step import Step, check_count, check_epochs
+from fedcrab.rollback.decision import Plan
+from fedcrab.types import Fleet, Vector
+from fedcrab.vectors import is_finite
+
+PASSES = 30  # over the probe inputs
+
+
+class Distiller(Protocol):
+    """The server's probe set and a way to train on it."""
+
+    def distil(
+        self, student: Vector, teacher: Vector, *, temperature: float, rate: float, epoch: int
+    ) -> Vector:
+        """The student after one epoch towards the teacher's outputs; buffers as they were."""
+        ...
+
+
+def subtract_and_distil(
+    plan: Plan,
+    fleet: Fleet,  # noqa: ARG001 - called as every method is; nobody is asked
+    *,
+    aggregate: Aggregate | None = None,  # noqa: ARG001 - a mean is taken apart, whatever the rule
+    epochs: int | None = None,
+    after: Step | None = None,
+    probe: Distiller | None = None,
+    passes: int = PASSES,
+    temperature: float = 2.0,
+    rate: float = 0.05,
+) -> Iterator[Step]:
+    """Recover on the server alone; only who is malicious, and since when, is taken from the plan.
+
+    Its first step is the subtraction, as round T; ``passes`` epochs over the probe inputs follow, at the
+    learning rate ``rate`` and the softmax ``temperature``. ``fleet``, ``aggregate`` and ``epochs`` are not
+    used. ``after`` is the last step of a recovery that was interrupted; it resumes from there.
+    """
+    check_epochs(epochs)
+    check_count("passes", passes)
+    for name, value in (("temperature", temperature), ("rate", rate)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+            raise ConfigError(f"{name} must be a number above 0, got {value!r}")
+    check_history(plan.history)
+    if probe is None:
+        raise ConfigError(
+            "subtract-and-distil trains on examples that the server holds, and there are none here; recover "
+            "with another method, or pass probe="
+        )
+    return _steps(plan, probe, after, passes, float(temperature), float(rate))
+
+
+def check_history(history: History) -> None:
+    """What a malicious client sent is subtracted as it is stored."""
+    for entry in history.rounds:
+        if not history.contents.has_updates(entry.index):
+            raise HistoryError(
+                f"{history.path}: round {entry.index} keeps no update vectors, which subtract-and-distil "
+                "needs; recover with crab, federaser or retrain, or record with Compact() or Everything()"
+            )
+
+
+def subtracted(plan: Plan) -> Vector:
+    """M_T - Σ_t Σ_c p_c·u_t^c over the malicious clients c of each round; buffers as they are."""
+    history = plan.history
+    model = history.final_model()
+    taken = np.zeros(len(model), np.float64)
+    for entry in history.rounds:
+        bad = [client for client in entry.clients if plan.is_malicious(client, entry.index)]
+        if bad:
+            updates, whole = history.updates(entry.index), float(entry.examples.sum())
+            rows = updates.only(bad)
+            taken += (rows.weights / whole) @ rows.vectors.astype(np.float64)
+    result = np.array(model)
+    for part in history.charter.layout.trained():
+        result[part] = model[part] - taken[part]
+    return result
+
+
+def _steps(
+    plan: Plan, probe: Distiller, after: Step | None, passes: int, temperature: float, rate: float
+) -> Iterator[Step]:
+    teacher, first = plan.history.final_model(), len(plan.history.rounds)
+    step = after
+    for t in range(after.round + 1 if after else first, first + 1 + passes):
+        if step is None:
+            step = Step(t, subtracted(plan))
+        else:
+            epoch = t - first - 1
+            model = probe.distil(step.model, teacher, temperature=temperature, rate=rate, epoch=epoch)
+            usable = is_finite(model)
+            step = Step(t, model if usable else step.model, skipped="" if usable else "it diverged")
+        yield step
