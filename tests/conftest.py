@@ -1,4 +1,4 @@
-"""For all tests: patience with slow examples, files in memory, and the longest tests first."""
+"""For all tests: one thread, files in memory, patience with slow examples, and the longest tests first."""
 
 import ast
 import functools
@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("unhurried", deadline=None)  # the time says more about the machine than the code
-settings.load_profile("unhurried")
+# No deadline: the time says more about the machine than about the code. `make torture` tries more examples.
+settings.register_profile("brief", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=400)
+settings.load_profile("brief")
+
+# Before numpy and torch are imported, and for the processes that tests start: the workers beside this one
+# have the other cores, and the results do not depend on threads or on workers.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("FEDCRAB_WORKERS", "0")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a process that compiles torch's modules starts half as fast
+os.environ.pop("COLUMNS", None)  # set in the workers of xdist: commands would make narrower tables
 
 ROOT = Path(__file__).parent.parent
 MEMORY, ENOUGH = Path("/dev/shm"), 4 << 30  # bytes

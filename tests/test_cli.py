@@ -50,7 +50,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_as_a_process_it_prints_and_ends_as_when_called(place: Path) -> None:
     for arguments in ("plan h --malicious 3,7 --json", "plan h --malicious 99", "show --help"):
         command = [sys.executable, "-m", "fedcrab", *arguments.split()]
-        alone = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60, check=False)
+        alone = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=600, check=False)
         called = fedcrab(*arguments.split(), cwd=place)
         assert (alone.returncode, alone.stderr) == (called.returncode, called.stderr)
         assert alone.stdout == called.stdout

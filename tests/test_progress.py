@@ -69,7 +69,7 @@ def test_on_a_terminal_a_line_moves_and_vanishes() -> None:
     listening.start()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, env=environment, timeout=60)
+    done = subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, env=environment, timeout=600)
     os.close(theirs)
     listening.join(60)
     os.close(ours)

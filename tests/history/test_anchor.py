@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fedcrab import ConfigError, DamagedError, Everything, History, Round, Selective
 from fedcrab.history.consistency import least_residual, round_problems
@@ -207,7 +207,6 @@ def measured(each: Round, *, known: bool) -> RoundRecord:
     )
 
 
-@settings(max_examples=300)
 @given(trained=trainings())
 def test_no_honest_round_contradicts_itself(trained: Training) -> None:
     rounds = [measured(each, known=bool(each.index % 2)) for each in trained.rounds if each.updates.clients]

@@ -305,7 +305,7 @@ ODD = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(client=ODD, round=ODD, update=ODD, examples=ODD)
 def test_no_answer_can_raise(client: Any, round: Any, update: Any, examples: Any) -> None:
     for answer in (
@@ -322,7 +322,7 @@ def test_no_answer_can_raise(client: Any, round: Any, update: Any, examples: Any
         assert all(r.client.isprintable() and r.reason.isprintable() for r in rejected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(data=st.data())
 def test_no_round_can_raise_anything_but_a_sentence(data: st.DataObject, tmp_path_factory: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed"

@@ -40,7 +40,7 @@ def plans_in_node(facts: dict[str, Any], queries: Sequence[dict[str, Any]]) -> l
         program, question = Path(place) / "page.js", Path(place) / "question.json"
         program.write_text('"use strict";\n' + "\n".join(asset(name) for name in ARITHMETIC) + DRIVER)
         question.write_text(json.dumps({"facts": facts, "queries": list(queries)}))
-        done = subprocess.run([str(NODE), program, question], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([str(NODE), program, question], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     answers: list[dict[str, Any]] = json.loads(done.stdout)
     return answers

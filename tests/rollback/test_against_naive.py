@@ -83,13 +83,13 @@ relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.long(15)
-@settings(relaxed, max_examples=300)
+@settings(relaxed, max_examples=80)
 @given(trainings(), st.sampled_from([0.0, 0.1, 0.3, 1.0]))
 def test_decisions_equal_the_naive_ones(training: Training, beta: float) -> None:
     check(training, beta)
 
 
-@settings(relaxed, max_examples=60)
+@settings(relaxed, max_examples=30)
 @given(trainings(), st.sampled_from([0.0, 0.3]), st.integers(1, 9))
 def test_what_was_sent_before_since_counts_as_honest(training: Training, beta: float, late: int) -> None:
     check(training, beta, late)

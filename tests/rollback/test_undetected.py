@@ -53,7 +53,7 @@ def covers(hedge: Plan, named: Plan) -> None:
     assert all(phi >= bound - 1e-12 * scale for phi, bound in pairs)
 
 
-@settings(relaxed, max_examples=60)
+@settings(relaxed, max_examples=25)
 @given(trainings(), st.integers(1, 3), st.fixed_dictionaries(SETTINGS))
 def test_no_choice_of_others_is_worse(training: Training, unfound: int, asked: dict[str, object]) -> None:
     check(training, unfound, asked)
@@ -68,7 +68,7 @@ def test_no_choice_of_others_is_worse_many_times(
     check(training, unfound, asked)
 
 
-@settings(relaxed, max_examples=200)
+@settings(relaxed)
 @given(st.integers(0, 10**6), st.integers(2, 8), st.integers(1, 7))
 def test_the_mean_moves_no_farther(seed: int, clients: int, unfound: int) -> None:
     """And for one client it moves just so far, where all have the same weight."""

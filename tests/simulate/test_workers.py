@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcrab.errors import FedcrabError
+from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.simulate import LocalTraining, SimulatedFleet, iid, initial_model, load_dataset
+from fedcrab.simulate.fleet import cores, default_workers
 from fedcrab.simulate.worker import split_clients
 
 pytestmark = pytest.mark.long(15)
 
 SCRIPT = """
-import os
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
 from fedcrab.simulate import LocalTraining, SimulatedFleet, iid, initial_model, load
 data = load("synthetic")
 fleet = SimulatedFleet(data, iid(data.train_y, clients=4, seed=0), "mlp", seed=0, workers={workers})
@@ -72,7 +74,7 @@ def test_workers_leave_at_once_when_the_fleet_is_killed_in_a_round():
     assert len(pids) == 2
     time.sleep(0.3)
     running.kill()
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=600)
     assert gone(pids)
     assert errors == ""
 
@@ -82,7 +84,7 @@ def test_ctrl_c_is_one_traceback_of_the_caller_and_none_of_the_workers():
     running, pids = run_script(epochs=100_000)
     time.sleep(0.3)
     os.killpg(running.pid, signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=600)
     assert gone(pids)
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
@@ -91,10 +93,21 @@ def test_ctrl_c_is_one_traceback_of_the_caller_and_none_of_the_workers():
 @needs_proc
 def test_a_script_that_just_ends_leaves_nothing(tmp_path):
     running, pids = run_script(epochs=1, TMPDIR=str(tmp_path))  # its own: other tests keep files in /dev/shm
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=600)
     assert (running.returncode, errors) == (0, "")
     assert gone(pids)
     assert not list(tmp_path.iterdir())
+
+
+def test_without_a_number_there_is_one_per_core_or_what_the_environment_says(monkeypatch):
+    monkeypatch.delenv("FEDCRAB_WORKERS")
+    assert default_workers() == cores()
+    monkeypatch.setenv("FEDCRAB_WORKERS", "3")
+    assert default_workers() == 3
+    for wrong in ("-1", "two", "1.5"):
+        monkeypatch.setenv("FEDCRAB_WORKERS", wrong)
+        with pytest.raises(ConfigError, match="FEDCRAB_WORKERS must be a whole number, 0 or more"):
+            default_workers()
 
 
 def test_a_round_after_a_lost_worker_starts_new_ones():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -16,6 +17,7 @@ def fedcrab(*arguments: str, cwd: Path, given: str = "") -> CompletedProcess[str
     """The exit code and the output of `fedcrab ARGUMENTS` in a directory; `given` is its standard input."""
     command = ["fedcrab", *arguments]
     out, err, code = io.StringIO(), io.StringIO(), 0
+    handler = signal.getsignal(signal.SIGINT)
     with (
         chdir(cwd),
         redirect_stdout(out),
@@ -26,4 +28,6 @@ def fedcrab(*arguments: str, cwd: Path, given: str = "") -> CompletedProcess[str
             main()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        finally:
+            signal.signal(signal.SIGINT, handler)  # which a command that is done ignores
     return CompletedProcess(command, code, out.getvalue(), err.getvalue())

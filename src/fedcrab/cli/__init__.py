@@ -6,7 +6,9 @@ A command is the module of its name, which is imported when it is called: the ot
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated
 
@@ -93,7 +95,10 @@ def version(
 def main() -> None:
     """Run a command; whatever goes wrong is one sentence and an exit code."""
     never_fail_to_print()
-    sys.exit(_run(sys.argv[1:]))
+    code = _run(sys.argv[1:])
+    with suppress(ValueError):  # not in the main thread: signals are somebody else's
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python exits would print a traceback
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:

@@ -41,7 +41,9 @@ Unfound = Annotated[
     str | None,
     typer.Option(metavar="COUNT", help="Allow for this many undetected attackers: 2, or 20% of all."),
 ]
-Workers = Annotated[int | None, typer.Option(min=0, help="Worker processes; default: one per core.")]
+Workers = Annotated[
+    int | None, typer.Option(min=0, help="Worker processes; default: FEDCRAB_WORKERS, or one per core.")
+]
 HistoryPlace = Annotated[
     Path | None, typer.Option("--history", metavar="DIR", help="Where the history is, if it was moved.")
 ]

@@ -49,7 +49,7 @@ class SimulatedFleet:
         *,
         seed: int,
         local: LocalTraining | None = None,
-        workers: int | None = None,  # processes; 0 trains in this one, None is one for each core
+        workers: int | None = None,  # processes; 0 trains in this one, None: FEDCRAB_WORKERS, or one per core
     ) -> None:
         if isinstance(architecture, str):
             architecture = Architecture(architecture, dataset.shape, dataset.classes)
@@ -155,7 +155,7 @@ def _derived(plant: _FleetParts, holdings: dict[ClientId, ClientExamples], time:
 
 
 def _plant(architecture: Architecture, local: LocalTraining, seed: int, workers: int | None) -> _FleetParts:
-    count = cores() if workers is None else workers
+    count = default_workers() if workers is None else workers
     if count < 0:
         raise ConfigError(f"workers must be 0 or more, got {count}")
     if count and architecture.name.startswith("__main__:"):
@@ -167,6 +167,14 @@ def _plant(architecture: Architecture, local: LocalTraining, seed: int, workers:
     bench = JobRunner(architecture, local, seed=seed)
     processes = Workers(count, architecture, local, seed=seed) if count else None
     return _FleetParts(architecture, local, layout, SharedArrays(), bench, processes)
+
+
+def default_workers() -> int:
+    """The number in FEDCRAB_WORKERS, else one worker process per core."""
+    given = os.environ.get("FEDCRAB_WORKERS", "")
+    if given and not given.isdecimal():
+        raise ConfigError(f"FEDCRAB_WORKERS must be a whole number, 0 or more, got {given!r}")
+    return int(given) if given else cores()
 
 
 def cores() -> int:
