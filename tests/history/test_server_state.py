@@ -112,7 +112,9 @@ def test_a_file_of_a_stranger_is_one_sentence(at: int, tmp_path: Path) -> None:
     content = bytearray(b"".join(bytes(part) for part in state_parts(STATE)))
     content[at % len(content)] ^= 0xFF
     for damaged in (bytes(content), bytes(content[:at])):
+        said = ""
         try:
             parse_state(tmp_path, damaged)  # some changes only change a number
         except DamagedError as error:
-            assert "not a server's state" in str(error)
+            said = str(error)
+        assert not said or "not a server's state" in said
