@@ -148,6 +148,21 @@ def test_a_thousand_pairs_are_those_of_plain_loops(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.nearness, near, atol=1e-6)
 
 
+def test_agreement_in_wide_rounds_needs_no_matrix_of_pairs(tmp_path: Path, monkeypatch) -> None:
+    rng = np.random.default_rng(1)
+    sent = [{c: (rng.normal(size=40) * (c != "c3"), 5) for c in names(12)} for _ in range(2)]
+    history = scripted(tmp_path / "h", sent, Selective(), gram_limit=4)
+    assert history.rounds[0].coordinates.sketched
+    by_pairs = gather(history.rounds, history.clients).signals()
+    monkeypatch.setattr("fedcrab.detect.signals.MOST_PAIRED", 4)
+    alone = gather(history.rounds, history.clients).signals()
+    assert by_pairs.cosines.size
+    assert not alone.cosines.size
+    for name in ("examples", "length", "outside", "agreement"):
+        np.testing.assert_allclose(getattr(alone, name), getattr(by_pairs, name), atol=1e-12)
+    assert np.isfinite(alone.agreement).sum() == 11
+
+
 def naive_pairs(sent: list[dict], clients: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """The mean nearness and cosine of each pair, one by one."""
     near, cosines = ({pair: [] for pair in combinations(clients, 2)} for _ in range(2))

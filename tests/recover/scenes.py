@@ -106,14 +106,15 @@ def nobody(size: int) -> Updates:
 
 
 def scripted(
-    path: Path, rounds: list[Answers], selection: object, *, layout: Layout | None = None
+    path: Path, rounds: list[Answers], selection: object, *, layout: Layout | None = None, **settings: int
 ) -> History:
     """A history of exactly these updates, from a model of zeros."""
     size = len(next(iter(rounds[0].values()))[0])
     told = Answering(lambda model, client, t, epochs: rounds[t].get(client))
     model = np.zeros(size, np.float32)
     rule = with_buffers(fedavg(), layout or Layout.flat(size))
-    with History.create(path, model, initial_loss=1.0, selection=selection, layout=layout, seed=0) as history:
+    fixed = {"initial_loss": 1.0, "selection": selection, "layout": layout, "seed": 0}
+    with History.create(path, model, **fixed, **settings) as history:
         for t, answers in enumerate(rounds):
             updates = told.train(model, sorted(answers), round=t)
             step = rule(updates.vectors, updates.weights) if answers else np.zeros_like(model)

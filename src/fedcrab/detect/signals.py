@@ -88,16 +88,25 @@ RIDGE = 1e-9  # on the correlations, so that those of copies can be inverted too
 SMALL = 128  # rows of a matrix that are inverted at once
 
 
-def cosines_of(entry: RoundRecord) -> tuple[NDArray[np.intp], Matrix64]:
-    """Which clients of a round sent anything, and the cosine of each pair of them."""
+def directions_of(entry: RoundRecord) -> tuple[NDArray[np.intp], Matrix64]:
+    """Which clients of a round sent anything, and the direction of each of their updates, of length 1."""
     rows = entry.coordinates.rows(range(len(entry.clients)))
     scale = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     there = np.flatnonzero((scale > 0) & (entry.norms > 0))
-    unit = rows[there] / scale[there, None]
-    cosines = unit @ unit.T
+    return there, rows[there] / scale[there, None]
+
+
+def cosines_of(directions: Matrix64) -> Matrix64:
+    """The cosine of each pair."""
+    cosines = directions @ directions.T
     np.clip(cosines, -1.0, 1.0, out=cosines)
     np.fill_diagonal(cosines, 0.0)
-    return there, np.asarray(cosines)
+    return np.asarray(cosines)
+
+
+def cosine_sums(directions: Matrix64) -> Matrix64:
+    """The sum of each one's cosines with the others, Σ_j ⟨d_i, d_j⟩ - 1, without the matrix of all pairs."""
+    return np.asarray(directions @ directions.sum(axis=0) - 1.0)
 
 
 def beside_mean(cosines: Matrix64) -> Matrix64:
@@ -211,8 +220,13 @@ def gather(entries: Sequence[RoundRecord], clients: Sequence[ClientId]) -> Signa
     totals = SignalSums(np.zeros((2, 4, len(clients))), np.zeros((2, *square)), np.zeros(square))
     for entry in entries:
         at = np.array([place[client] for client in entry.clients], np.intp)
-        there, cosines = cosines_of(entry)
-        _add(totals.alone, (slice(None), at), _of_each(entry, there, cosines))
+        there, directions = directions_of(entry)
+        everyone = slice(None), at
+        if not paired and entry.coordinates.sketched:  # thousands of clients: nothing is kept of each pair
+            _add(totals.alone, everyone, _of_each(entry, there, cosine_sums(directions)))
+            continue
+        cosines = cosines_of(directions)
+        _add(totals.alone, everyone, _of_each(entry, there, cosines.sum(axis=1), cosines))
         if paired and len(there) > 1:
             _add_pairs(totals, at[there], beside_mean(cosines), nearness_of(entry.norms[there], cosines))
     return totals
@@ -241,19 +255,23 @@ def _means(totals: Matrix64) -> Matrix64:
     )
 
 
-def _of_each(entry: RoundRecord, there: NDArray[np.intp], cosines: Matrix64) -> Matrix64:
-    """Log examples, length, outside and agreement of each client of a round; NaN for who sent nothing."""
+def _of_each(
+    entry: RoundRecord, there: NDArray[np.intp], sums: Matrix64, cosines: Matrix64 | None = None
+) -> Matrix64:
+    """Log examples, length, outside and agreement of each client of a round; NaN for who sent nothing.
+
+    ``sums`` are those of each one's cosines with the others; a sketched round needs no ``cosines``.
+    """
     found = np.full((4, len(entry.clients)), np.nan)
     found[0] = np.log(entry.examples)
     if len(there):
         length = np.log(entry.norms[there])
-        outside = length if entry.coordinates.sketched else length + log_unexplained(cosines)
         found[1, there] = length - np.median(length)
-        found[2, there] = outside - np.median(outside)
-    if entry.coordinates.sketched:
-        found[2] = np.nan
+        if cosines is not None and not entry.coordinates.sketched:
+            outside = length + log_unexplained(cosines)
+            found[2, there] = outside - np.median(outside)
     if len(there) > 1:
-        found[3, there] = beside_mean(cosines).sum(axis=1) / (len(there) - 1)
+        found[3, there] = (sums - sums.mean()) / (len(there) - 1)
     return found
 
 

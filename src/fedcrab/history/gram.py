@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.seeds import rng_for
-from fedcrab.vectors import InMemory, Matrix64, Sliced, add_products, norm, stretches
+from fedcrab.vectors import BLOCK, InMemory, Matrix64, Sliced, add_products, norm, stretches
 
+WIDE = 2  # times as many columns as points are taken into the triangle at once: it is made again each time
 SAFE_EIGENVALUE = 1e-6  # of the correlation matrix; above it K's own rounding costs X at most 1e-7
 
 
@@ -129,7 +130,7 @@ def _orthogonal(
     """X by orthogonal transformations alone: slower, and as accurate as the vectors themselves."""
     points = len(vectors) + len(references)
     upper = np.zeros((0, points))
-    for part in stretches(trained, points):
+    for part in stretches(trained, min(points, BLOCK // (WIDE * points) + 1)):
         rows = np.vstack([upper, _block(vectors, references, part).T])
         upper = np.asarray(np.linalg.qr(rows, mode="r"))
     exact = np.zeros((points, points))

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from heapq import merge
 from math import prod
+from operator import lt
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,20 +104,51 @@ def parse_round(row: Row, connection: sqlite3.Connection) -> RoundRecord:
 def _clients(
     connection: sqlite3.Connection, index: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], NDArray[np.float64]]:
+    """The ids, the hashes and the numbers (a row per column of the table) of a round's clients."""
     query = (
         "SELECT client, examples, norm, cosine, selected, sha256 FROM clients WHERE round = ? ORDER BY client"
     )
-    ids: list[str] = []
-    digests, numbers = [], []
-    for client, *values, digest in connection.execute(query, (index,)):
-        if ids and client <= ids[-1]:
+    rows = connection.execute(query, (index,)).fetchall()
+    if not rows:
+        return (), (), np.empty((4, 0))
+    ids, *columns, digests = zip(*rows, strict=True)
+    if not _are_clients(ids, columns, digests):
+        _refuse_clients(rows)
+    return ids, digests, np.array(columns, np.float64)
+
+
+def _are_clients(ids: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], digests: tuple[Any, ...]) -> bool:
+    """Whether every value of a round's clients is of its kind and within its bounds: all of them at once."""
+    if any(set(map(type, texts)) != {str} for texts in (ids, digests)):
+        return False
+    if not all(set(map(type, column)) <= {int, float} for column in columns):
+        return False
+    try:
+        numbers = np.array(columns, np.float64)
+    except OverflowError:
+        return False
+    return (
+        all(map(str.isprintable, ids))
+        and max(map(len, ids)) <= LONGEST_TEXT
+        and all(map(lt, ids, ids[1:]))
+        and all(map(is_hash, digests))
+        and bool(np.isfinite(numbers).all())
+        and bool((numbers[0] > 0).all() and (numbers[0] <= MOST_EXAMPLES).all())
+    )
+
+
+def _refuse_clients(rows: Sequence[tuple[Any, ...]]) -> NoReturn:
+    """Say which client of a round is not as it must be."""
+    before = ""
+    for client, *values, digest in rows:
+        if _text(client) <= before:
             raise DamagedError(f"client {client[:40]!r} does not stand in the order of the ids")
-        ids.append(_text(client))
-        digests.append(checked_hash(digest))
-        numbers.append([_finite(value) for value in values])
-        if not 0 < values[0] <= MOST_EXAMPLES:
-            raise DamagedError(f"client {client[:40]!r} cannot have {values[0]:g} examples")
-    return tuple(ids), tuple(digests), np.array(numbers, np.float64).reshape(-1, 4).T.copy()
+        before = client
+        checked_hash(digest)
+        examples, *_ = map(_finite, values)
+        if not 0 < examples <= MOST_EXAMPLES:
+            raise DamagedError(f"client {client[:40]!r} cannot have {examples:g} examples")
+    raise DamagedError("the clients of a round are not as they must be")
 
 
 def _rejected(connection: sqlite3.Connection, index: int) -> tuple[Rejection, ...]:
