@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import trim_mean
 
 from fedcrab import Compact, Everything, Plan, plan
 from fedcrab.aggregate import median, trimmed_mean
 from fedcrab.recover import replay, retrain
-from fedcrab.recover.correction import correction_of
+from fedcrab.recover.correction import correction_of, unexplored
+from fedcrab.recover.pacing import LONGEST, Pacing
 from fedcrab.recover.replay import predicted_error
+from fedcrab.recover.step import Pair, ReplayState
 from fedcrab.seeds import rng_for
 from fedcrab.types import Layout, Updates
 from recover.scenes import Answering, Quadratics, record
@@ -46,8 +49,8 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
     """Every model of a replay by the mean, and who was asked; by the formulas, one vector at a time."""
     history = decided.history
     x = history.model(decided.rollback_round).astype(float)
-    pairs, least, found = [], 2 if trust else 5, []
-    uneven = 0.0
+    pairs, least, found = [], 2 if trust else 3, []
+    uneven, own, last_asked = 0.0, {}, {}
     next_contact, count = decided.rollback_round + 1, asked or least
     for t in range(decided.rollback_round, ROUNDS):
         sent = history.updates(t)
@@ -57,44 +60,60 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         stored = {c: u for c, u in stored.items() if c not in ILL}
         total = sum(n for _, n in stored.values())
         mean = sum(n * u for u, n in stored.values()) / total
-        v, c = x - history.model(t), None
-        predicted = None
+        v, predicted = x - history.model(t), None
         if pairs and v.any():
             predicted = bfgs(pairs, v)
             predicted = predicted * min(1, np.linalg.norm(mean) / np.linalg.norm(predicted))
         order = rng_for(history.charter.seed, "replay", t).permutation(len(stored))
-        settled = 1 + (uneven > 1.0) if settle is None else settle
-        everybody = t >= ROUNDS - settled or (t >= next_contact and count >= len(stored))
-        drawn = [sorted(stored)[i] for i in order[:count]] if t >= next_contact else []
-        drawn = sorted(stored) if everybody else sorted(drawn)
+        waiting = sorted((sorted(stored)[i] for i in order), key=lambda c: last_asked.get(c, -1))
+        settled = 1 + (uneven > 1.0 and not trust) if settle is None else settle
+        contact = t >= next_contact or (every is None and outside(pairs, v) > 0.3)
+        everybody = t >= ROUNDS - settled or (contact and count >= len(stored))
+        drawn = sorted(stored) if everybody else sorted(waiting[:count]) if contact else []
         drawn = drawn if v.any() else []
-        step = mean if predicted is None else mean + predicted
+        common, fresh = predicted, {}
         if drawn:
             fresh = {c: TASK.answer(x.astype(np.float32), c, t)[0] for c in drawn}
-            rows = [fresh[c] - stored[c][0] for c in drawn]
-            if not trust:
-                usual = np.median([np.linalg.norm(r) for r in rows])
-                rows = [r * min(1, 2 * usual / np.linalg.norm(r)) for r in rows]
-                c = np.median(rows, axis=0)
+            r = np.array([fresh[c] - stored[c][0] - own.get(c, 0) for c in drawn])
+            if trust:
+                common = np.average(r, axis=0, weights=[stored[c][1] for c in drawn])
             else:
-                n = [stored[c][1] for c in drawn]
-                c = sum(a * r for a, r in zip(n, rows, strict=True)) / sum(n)
-            step = mean + c
-            if everybody:
-                step = sum(stored[c][1] * fresh[c] for c in drawn) / total
-            spread2 = sum(np.linalg.norm(r - c) ** 2 for r in rows) / max(len(rows) - 1, 1)
-            noise2 = spread2 / len(rows) * (1 - len(rows) / len(stored))
-            surprise = c if predicted is None else c - predicted
-            missed = np.sqrt(max(np.linalg.norm(surprise) ** 2 - noise2, 0))
-            room = 0.25 * np.linalg.norm(x - history.initial_model()) / missed if missed else 9
-            gap = min(1 + int(room), 5)
+                usual = np.median([np.linalg.norm(row) for row in r])
+                r = np.array([row * min(1, 2 * usual / np.linalg.norm(row)) for row in r])
+                common = trim_mean(r, max(1, len(r) // 5) / len(r) + 1e-9, axis=0)
+            spread2 = sum(np.linalg.norm(row - common) ** 2 for row in r) / max(len(r) - 1, 1)
+            noise2 = spread2 / len(r) * (1 - len(r) / len(stored))
+            new = common
+            if predicted is not None:
+                new = common - predicted
+                common = predicted + max(0.5, 1 - noise2 / np.linalg.norm(new) ** 2) * new
+            changes = {c: row + own.get(c, 0) for c, row in zip(drawn, r, strict=True)}
+            fresh = fresh if everybody else {c: stored[c][0] + changes[c] for c in drawn}
+        step = np.zeros_like(x)
+        for c, (u, n) in stored.items():
+            shift = 0 if common is None else common + own.get(c, 0)
+            step += n / total * fresh.get(c, u + shift)
+        if drawn:
+            missed = np.sqrt(max(np.linalg.norm(new) ** 2 - noise2, 0))
+            room = 0.15 * np.linalg.norm(x - history.initial_model()) / missed if missed else 9
             uneven = np.sqrt(spread2) / np.linalg.norm(step)
-            next_contact = t + (every or gap)
-            count = asked or max(least, ceil(min(spread2 / np.linalg.norm(step) ** 2, 10)))
-            pairs = [*pairs, (v, c)][-2:]
+            next_contact = t + (every or min(1 + int(room), LONGEST))
+            wanted = ceil(min(spread2 / np.linalg.norm(step) ** 2, 4 if trust else 10))
+            count = asked or max(least, wanted)
+            pairs = [*pairs, (v, common)][-2:]
+            own |= {c: change - common for c, change in changes.items()}
+            last_asked |= dict.fromkeys(drawn, t)
         x = x + step
         found.append((x, tuple(drawn)))
     return found
+
+
+def outside(pairs: list, v: np.ndarray) -> float:
+    """The share of v, by length, outside the span of the pairs' first vectors."""
+    if not pairs:
+        return 1.0
+    axes, _ = np.linalg.qr(np.array([w for w, _ in pairs]).T)
+    return np.linalg.norm(v - axes @ (axes.T @ v)) / np.linalg.norm(v) if v.any() else 0.0
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7])
@@ -141,13 +160,15 @@ def test_contacts_are_dense_at_first_and_the_steps_say_what_was_measured(everyth
     contacts = [s.round for s in steps if s.asked]
     gaps = [b - a for a, b in pairwise(contacts)]
     assert contacts[0] == 1
-    assert gaps[0] <= 2 <= max(gaps) <= 5
+    assert gaps[0] <= 2 <= max(gaps) <= LONGEST
     assert len(contacts) < len(steps)
     errors = [s.replay.error for s in steps]
     assert errors == sorted(errors)
     assert errors[-1] > 0
     for step in steps[1:]:
-        assert (step.replay.step_error == step.replay.standard_error) == bool(step.asked)
+        measured = step.replay.standard_error if step.asked else step.replay.missed
+        assert step.replay.step_error == measured
+        assert step.asked or not step.replay.standard_error
 
 
 def test_the_end_says_how_far_it_can_be_trusted(everything: Plan) -> None:
@@ -208,15 +229,59 @@ def test_an_incident_in_the_middle_is_replayed_from_there(tmp_path: Path) -> Non
     assert steps[0].asked == ()
 
 
-def test_the_median_is_clipped_and_integers_are_left_alone() -> None:
+def test_the_mean_is_robust_and_what_is_the_clients_own_is_kept() -> None:
     layout = Layout.flat(2)
     stored = Updates(tuple("abc"), np.zeros((3, 2), np.float32), np.ones(3))
     fresh = Updates(tuple("abc"), np.array([[1, 0], [0, 1], [300, 400]], np.float32), np.ones(3))
-    found = correction_of(fresh, stored, trust=False, layout=layout)
+    found = correction_of(fresh, stored, {}, None, trust=False, layout=layout)
     assert found is not None
-    np.testing.assert_allclose(found.vector, [1, 1])  # of (1, 0), (0, 1) and (1.2, 1.6)
+    np.testing.assert_allclose(found.vector, [1, 1])  # the median of (1, 0), (0, 1) and (1.2, 1.6)
+    np.testing.assert_allclose(found.own("c", layout), [0.2, 0.6], rtol=1e-6)
     assert found.standard_error == 0  # everybody answered
-    assert correction_of(fresh.only("ab"), stored, trust=False, layout=layout) is None
-    trusted = correction_of(fresh.only("ab"), stored, trust=True, layout=layout)
+    assert correction_of(fresh.only("ab"), stored, {}, None, trust=False, layout=layout) is None
+    trusted = correction_of(fresh.only("ab"), stored, {}, None, trust=True, layout=layout)
     assert trusted is not None
     np.testing.assert_allclose(trusted.vector, [0.5, 0.5])
+    own = {"a": np.array([1, -1], np.float32), "b": np.array([0, 0], np.float32)}
+    again = correction_of(fresh.only("ab"), stored, own, None, trust=True, layout=layout)
+    assert again is not None
+    np.testing.assert_allclose(again.vector, [0, 1])  # of (1, 0) - (1, -1) and (0, 1)
+    np.testing.assert_allclose(again.own("a", layout), [1, -1])
+
+
+def test_what_is_new_counts_by_how_sure_it_is() -> None:
+    layout = Layout.flat(2)
+    stored = Updates(tuple("abcdef"), np.zeros((6, 2), np.float32), np.ones(6))
+    predicted = np.array([1, 0], np.float32)
+
+    def gain(*heights: float) -> float:
+        rows = np.array([[1, height] for height in heights], np.float32)
+        fresh = Updates(tuple("abc"), rows, np.ones(3))
+        found = correction_of(fresh, stored, {}, predicted, trust=False, layout=layout)
+        assert found is not None
+        return float(found.vector[1]) / sorted(heights)[1]
+
+    assert gain(1, 1, 1) == 1  # they agree
+    assert gain(0, 0.1, 0.9) == pytest.approx(0.5)  # they do not
+    assert gain(0.9, 1, 1.2) == pytest.approx(1 - (0.05 / 2) / 3 * 0.5)
+
+
+def test_clients_are_asked_at_once_where_the_history_turns_away() -> None:
+    """Moved along known directions only, the estimate holds; elsewhere it says nothing."""
+    east, north = np.array([1, 0, 0], np.float32), np.array([0, 2, 0], np.float32)
+    known = [Pair(1, east, -east)]
+    assert unexplored([], east) == 1
+    assert unexplored(known, 5 * east) == pytest.approx(0, abs=1e-6)
+    assert unexplored(known, east + north) == pytest.approx(2 / np.sqrt(5))
+    assert unexplored([*known, Pair(2, east, -east)], east + north) == pytest.approx(2 / np.sqrt(5))
+    assert unexplored([*known, Pair(2, north, -east)], east + north) == pytest.approx(0, abs=1e-6)
+    state = ReplayState(next_contact=9, ask=3)
+    assert Pacing(None, None, None, trust=False).contacts(state, 5, 0.31)
+    assert not Pacing(None, None, None, trust=False).contacts(state, 5, 0.29)
+    assert not Pacing(4, None, None, trust=False).contacts(state, 5, 1.0)  # fixed beforehand
+
+
+def test_clients_take_turns(everything: Plan) -> None:
+    steps = [s.asked for s in replay(everything, Answering(TASK.answer), every=1, asked=5, settle=0)]
+    for one, other in pairwise(steps[1:]):
+        assert not set(one) & set(other)

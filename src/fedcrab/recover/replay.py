@@ -1,22 +1,25 @@
 """Corrected replay: the honest clients' stored updates, corrected by what a few fresh answers show.
 
-    contact round:   A ⊂ B_t answer from x;  c = clipped median over A of (û - q);  step = ḡ_t + c
-    other round:     step = ḡ_t + H̃v,  v = x - M_t,  at most ‖ḡ_t‖ long;  without a pair  step = ḡ_t
+    contact round:   A ⊂ B_t answer from x;  rows  û of A,  q + c + e of the others
+    other round:     rows  q + H̃v + e,  v = x - M_t,  H̃v at most ‖ḡ_t‖ long;  without a pair  q
 
-B_t the honest participants of round t, q their stored updates, ḡ_t their mean, x the recovered model; H̃ the
-compact L-BFGS (:mod:`fedcrab.lbfgs`) of the last two pairs (v, c). The stored updates are almost the right
-ones; what is wrong with them is that they were made from M_t and not from x. The difference û - q is far
-smaller than û, and so is its noise: few clients are enough to measure it.
+The step is the mean of the rows, or what a robust rule makes of them. B_t are the honest participants of
+round t, q their stored updates, ḡ_t the mean of these, x the recovered model; H̃ the compact L-BFGS
+(:mod:`fedcrab.lbfgs`) of the last two pairs (v, c). The stored updates are almost the right ones; what is
+wrong with them is that they were made from M_t and not from x. The difference û - q is far smaller than û,
+and so is its noise; a part c of it is common to all clients, a part e is the client's own and changes slowly
+(:mod:`fedcrab.recover.correction`). So few clients are enough to measure it: those who were not asked for
+the longest time, in an order that the history's secret seed draws.
 
-Who is asked may be an attacker whom nobody found, and among five asked it would weigh a fifth. So c is the
-coordinate-wise median of five differences or more, each clipped to twice the median of their lengths, of
-clients drawn by the history's secret seed. ``trust=True`` is for an operator who is sure of the others: the
-mean of two. The last rounds ask every honest participant and aggregate their answers as they are.
+Who is asked may be an attacker whom nobody found. So c is a robust mean of three or more; with what else an
+attacker answers it moves its own row, as it does in retraining. ``trust=True`` is for an operator who is sure
+of the others: the mean of two. The last rounds ask every honest participant and aggregate their answers as
+they are.
 
 How many are asked and how often follows from what is measured, unless ``asked`` and ``every`` fix it: the
 spread of the differences gives the standard error of c; c against the H̃v predicted before it gives the error
-of a round without contact (:mod:`fedcrab.recover.pacing`). Robust rules get the rows q + c. The buffers of a
-round without contact are as stored.
+of a round without contact (:mod:`fedcrab.recover.pacing`). The buffers of a round without contact are as
+stored.
 """
 
 from __future__ import annotations
@@ -28,10 +31,19 @@ from fedcrab.admission import no_updates
 from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.errors import HistoryError
 from fedcrab.history import History
-from fedcrab.recover.correction import correction_of, estimated_correction
+from fedcrab.recover.correction import Correction, Rows, correction_of, estimated_correction, unexplored
 from fedcrab.recover.fedrecover import trained_only
 from fedcrab.recover.pacing import Pacing
-from fedcrab.recover.step import Pair, ReplayState, RoundUpdates, Step, check_answers, check_epochs, renew
+from fedcrab.recover.step import (
+    Pair,
+    Pairs,
+    ReplayState,
+    RoundUpdates,
+    Step,
+    check_answers,
+    check_epochs,
+    renew,
+)
 from fedcrab.rollback.decision import Plan
 from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId, Fleet, Layout, Updates, Vector
@@ -39,6 +51,7 @@ from fedcrab.vectors import norm
 
 EVERYONE = ""  # whose pairs they are: the honest clients', together
 MEMORY = 2  # pairs
+Answers = dict[ClientId, tuple[Vector, float]]  # rows and examples
 
 
 def replay(
@@ -56,9 +69,9 @@ def replay(
     """Recover from the plan's rollback model, round by round; needs a history by Compact or Everything.
 
     ``every`` n-th round has contact, ``asked`` clients are asked in it; None decides both while it runs.
-    ``settle`` is how many of the last rounds ask every honest participant (None: a twentieth, or one more).
-    ``trust`` takes the mean of two asked in place of the median of five: for an operator who is sure that no
-    attacker is left.
+    ``settle`` is how many of the last rounds ask every honest participant (None: a fortieth, or one more).
+    ``trust`` takes the mean of two asked in place of a robust mean of three: for an operator who is sure that
+    no attacker is left.
     ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
     recovery that was interrupted; the recovery resumes from there.
     """
@@ -132,41 +145,55 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         return replace(skipped, pairs=before.pairs, replay=replace(state, step_error=0.0))
     moved = trained_only(model - history.model(t), layout)
     predicted = estimated_correction(pairs, moved, stored, layout)
-    renewed = _ask(scene, state, model, t) if moved.any() else RoundUpdates(no_updates(layout.size))
-    found = correction_of(renewed.updates, stored, trust=scene.pacing.trust, layout=layout)
-    correction = found.vector if found else predicted
-    everyone = len(renewed.asked) == len(scene.askable(t))
-    used = replace(renewed, updates=_rows(stored, correction, renewed.updates if everyone else None))
+    renewed = RoundUpdates(no_updates(layout.size))
+    if moved.any():
+        renewed = _ask(scene, state, model, t, unexplored(pairs, moved))
+    state = replace(state, last_asked={**state.last_asked, **dict.fromkeys(renewed.asked, t)})
+    own = {client: kept[-1].changed for client, kept in before.pairs.items() if client != EVERYONE}
+    found = correction_of(renewed.updates, stored, own, predicted, trust=scene.pacing.trust, layout=layout)
+    rows = _rows(stored, found.vector if found else predicted, own, found.changes if found else {})
+    if not found or len(renewed.asked) == len(scene.askable(t)):
+        rows |= _rows(renewed.updates, None, {}, {})
+    used = replace(renewed, updates=Updates.of(rows))
     step = used.applied(model, with_buffers(scene.aggregate, layout), layout, t)
-    if found:
-        pairs = (*pairs, Pair(t, moved, trained_only(found.vector, layout)))[-MEMORY:]
-        surprise = found.vector if predicted is None else found.vector - predicted
-        state = scene.pacing.after_contact(
-            state,
-            t,
-            found,
-            surprise=norm(surprise, layout.trained()),
-            step=norm(step.model - model, layout.trained()),
-            travelled=norm(model - history.initial_model(), layout.trained()),
-        )
-    else:
+    if not found:
         state = scene.pacing.after_estimate(state, moved=bool(moved.any()))
-    return replace(step, pairs={EVERYONE: pairs} if pairs else {}, replay=state)
+        return replace(step, pairs=before.pairs, replay=state)
+    state = scene.pacing.after_contact(
+        state,
+        t,
+        found,
+        step=norm(step.model - model, layout.trained()),
+        travelled=norm(model - history.initial_model(), layout.trained()),
+    )
+    return replace(step, pairs=_learnt(before.pairs, found, moved, t, layout), replay=state)
 
 
-def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int) -> RoundUpdates:
+def _learnt(pairs: Pairs, found: Correction, moved: Vector, t: int, layout: Layout) -> Pairs:
+    """With the pair (v, c) of this contact, and e of each who answered."""
+    common = Pair(t, moved, trained_only(found.vector, layout))
+    return {
+        **pairs,
+        EVERYONE: (*pairs.get(EVERYONE, ()), common)[-MEMORY:],
+        **{client: (Pair(t, moved, found.own(client, layout)),) for client in found.changes},
+    }
+
+
+def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, new: float) -> RoundUpdates:
     """The fresh answers of this round: of everybody at the end, of a few in a contact round, else of nobody.
 
-    Where some do not answer, as many others are asked.
+    Those are asked first who were not for the longest time. Where some do not answer, as many others are
+    asked. ``new`` is the share of v in which no correction was measured.
     """
-    history, able = scene.plan.history, scene.askable(t)
+    history, able, pacing = scene.plan.history, scene.askable(t), scene.pacing
     rounds, first = len(history.rounds), scene.plan.rollback_round
-    if scene.pacing.settles(state, replayed=rounds - first, left=rounds - t):
+    if pacing.settles(state, replayed=rounds - first, left=rounds - t):
         count = len(able)
     else:
-        count = min(state.ask, len(able)) if t >= state.next_contact else 0
+        count = min(state.ask, len(able)) if pacing.contacts(state, t, new) else 0
     order = rng_for(history.charter.seed, "replay", t).permutation(len(able)).tolist()
-    waiting, got = [able[i] for i in order], RoundUpdates(no_updates(len(model)))
+    waiting = sorted((able[i] for i in order), key=lambda client: state.last_asked.get(client, -1))
+    got = RoundUpdates(no_updates(len(model)))
     while waiting and len(got.updates.clients) < count:
         some = sorted(waiting[: count - len(got.updates.clients)])
         waiting = waiting[len(some) :]
@@ -186,14 +213,13 @@ def _joined(one: RoundUpdates, other: RoundUpdates) -> RoundUpdates:
     return RoundUpdates(updates, tuple(sorted((*one.asked, *other.asked))), dropped)
 
 
-def _rows(stored: Updates, correction: Vector | None, fresh: Updates | None) -> Updates:
-    """What is aggregated: q + c for each client; where everybody was asked, the answers themselves."""
-    rows = stored.vectors if correction is None else stored.vectors + correction
-    answers = {
-        client: (row, float(weight))
-        for client, row, weight in zip(stored.clients, rows, stored.weights, strict=True)
-    }
-    if fresh is not None:
-        exact = zip(fresh.clients, fresh.vectors, fresh.weights, strict=True)
-        answers |= {client: (row, float(weight)) for client, row, weight in exact}
-    return Updates.of(answers)
+def _rows(stored: Updates, correction: Vector | None, own: Rows, changes: Rows) -> Answers:
+    """What is aggregated: of those who answered q + their change, of the others q + c + e."""
+    rows: dict[ClientId, tuple[Vector, float]] = {}
+    for client, row, weight in zip(stored.clients, stored.vectors, stored.weights, strict=True):
+        if client in changes:
+            row = row + changes[client]
+        elif correction is not None:
+            row = row + correction + own[client] if client in own else row + correction
+        rows[client] = (row, float(weight))
+    return rows

@@ -47,6 +47,7 @@ class ReplayState:
     missed: float = 0.0  # the error of the estimate at the last contact, beyond that of c
     step_error: float = 0.0  # predicted: how far this step is from that of all honest clients asked
     error: float = 0.0  # predicted: of the model, the root of the sum of squares over all steps
+    last_asked: Mapping[ClientId, int] = field(default_factory=dict)  # the round in which each was, if ever
 
 
 Pairs = Mapping[ClientId, tuple[Pair, ...]]
