@@ -1,6 +1,6 @@
 """Recovery by its defaults after incidents of many kinds, beside training again with all honest clients.
 
-usage: python benchmarks/recovery_incidents.py [--results FILE] [--most N] [--table]
+usage: python benchmarks/recovery_incidents.py [--results FILE] [--first-seed N] [--most N] [--table]
 
 Each incident: 20 clients × 300 examples, 30 rounds of 5 local epochs, an MLP, recorded with Compact(4); the
 attackers are named exactly, not since when. Crossed are when they attack, how, the data set and how its
@@ -8,7 +8,8 @@ examples are spread; how many they are and the seed are drawn. Incidents come in
 first N of them are a sample of all. One line of JSON per incident; an interrupted run resumes after the last
 whole one. Fresh answers draw other batches than the history's, and those of the retraining others again: the
 distance of replay and retraining contains what two retrainings differ by. Where recovery ends more than two
-points of ASR above the retraining, two more retrainings say how far these differ among themselves.
+points of ASR above the retraining or of accuracy below it, two more retrainings say how far these differ
+among themselves. An attack that leaves an ASR of 10% or less did not work; nothing is recovered there.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from fedcrab.recover import retrain
 from fedcrab.recover.cost import MeteredFleet
 from fedcrab.recover.methods import default_method
 from fedcrab.rollback.decision import plan
+from fedcrab.rollback.onset import onset
 from fedcrab.seeds import rng_for
-from fedcrab.types import ClientId, Fleet, Updates, Vector
+from fedcrab.types import ClientId, Vector
 from fedcrab.vectors import norm
 
 ROUNDS = 30
@@ -60,8 +62,8 @@ ATTACKS = {
 SPREADS = ("iid", "dirichlet 0.5", "dirichlet 0.1")
 DATA = ("mnist", "fashion-mnist")
 WORKED = 0.1  # above retraining's ASR: else there was nothing to remove
-CLOSE = 0.02  # points of ASR above retraining's
-LATER = 1_000_000  # rounds: clients draw their batches by the round
+CLOSE = 0.02  # points of ASR above retraining's, of accuracy below it
+FIRST_SEED = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +92,14 @@ class Incident:
         return changes
 
 
-def incidents() -> list[Incident]:
+def incidents(first_seed: int = FIRST_SEED) -> list[Incident]:
     """All of them, in a drawn order."""
     crossed = list(product(TIMES, ATTACKS, DATA, SPREADS))
     rng = rng_for(0, "incidents")
     fractions = rng.choice(list(BOOSTS), size=len(crossed)).tolist()
     pairs = zip(crossed, fractions, strict=True)
-    made = [Incident(*four, fraction, seed) for seed, (four, fraction) in enumerate(pairs)]
+    made = [Incident(*four, fraction, seed) for seed, (four, fraction) in enumerate(pairs, first_seed)]
     return [made[place] for place in rng.permutation(len(made)).tolist()]
-
-
-class LaterFleet:
-    """The same clients at yet another time: other batches than in the history and in a recovery."""
-
-    def __init__(self, fleet: Fleet, time: int) -> None:
-        self._fleet, self._later = fleet, time * LATER
-
-    def train(
-        self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
-    ) -> Updates:
-        return self._fleet.train(model, clients, round=round + self._later, epochs=epochs)
 
 
 def run_incident(incident: Incident) -> dict[str, Any]:
@@ -121,17 +111,18 @@ def run_incident(incident: Incident) -> dict[str, Any]:
                 pass
         history = History.open(Path(place) / "h")
         bad = setup.attackers.clients
+        row: dict[str, Any] = {"incident": incident.name, "settings": incident.settings()}
+        row |= {"poisoned": quality(setup, history.final_model()), "onset": onset(history, bad).to_table()}
+        if row["poisoned"]["asr"] <= WORKED:
+            return row
         method, _ = default_method(history)
         recovered = recover_to_end(method, history, bad, setup)
         again, cost = _retrained(setup, history, bad)
         state = recovered.steps[-1].get("replay")
-        row = {
-            "incident": incident.name,
-            "settings": incident.settings(),
+        row |= {
             "method": method,
-            "poisoned": _quality(setup, history.final_model()),
-            "recovered": _quality(setup, recovered.model),
-            "retrained": _quality(setup, again),
+            "recovered": quality(setup, recovered.model),
+            "retrained": quality(setup, again),
             "client_rounds": sum(len(step["asked"]) for step in recovered.steps),
             "contact_rounds": sum(bool(step["asked"]) for step in recovered.steps),
             "retrain_client_rounds": cost.cost.client_rounds,
@@ -141,30 +132,30 @@ def run_incident(incident: Incident) -> dict[str, Any]:
             "distance": norm(recovered.model - again, history.charter.layout.trained()),
             "bytes": history.bytes()["total"],
         }
-        if _over(row) > CLOSE:
-            more = (_retrained(setup, history, bad, time)[0] for time in (2, 3))
-            row["retrained_more"] = [_quality(setup, model) for model in more]
+        if _over(row) > CLOSE or _short(row) > CLOSE:
+            more = (_retrained(setup, history, bad, time)[0] for time in (3, 4))
+            row["retrained_more"] = [quality(setup, model) for model in more]
         return row
 
 
 def _retrained(
-    setup: Setup, history: History, bad: frozenset[ClientId], time: int = 1
+    setup: Setup, history: History, bad: frozenset[ClientId], time: int = 2
 ) -> tuple[Vector, MeteredFleet]:
-    fleet = MeteredFleet(LaterFleet(setup.fleet_again(), time), epochs=setup.config.local.epochs)
+    fleet = MeteredFleet(setup.fleet_again(time), epochs=setup.config.local.epochs)
     model = history.initial_model()
     for step in retrain(plan(history, bad), fleet, aggregate=aggregate_of(setup.config)):
         model = step.model
     return model, fleet
 
 
-def _quality(setup: Setup, model: Vector) -> dict[str, float | None]:
+def quality(setup: Setup, model: Vector) -> dict[str, float | None]:
     success = attack_success_of(setup, model)
     return {"ta": setup.accuracy(model), "asr": success.without_target if success else None}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown: all incidents whose attack worked, then by each axis; what does not hold, by name."""
-    worked = [row for row in rows if row["poisoned"]["asr"] > row["retrained"]["asr"] + WORKED]
+    worked = [row for row in rows if "retrained" in row and _above(row) > WORKED]
     lines = [
         f"{len(rows)} incidents; the attack worked in {len(worked)} of them (ASR more than "
         f"{WORKED:.0%} above the retrained model's).",
@@ -180,8 +171,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         for value in axis:
             groups[value] = [row for row in worked if row["incident"].split(", ")[place] == value]
     lines += [f"| {name} | {_line(group)} |" for name, group in groups.items() if group]
-    lines += ["", *(f"- not within 2 points: {_far(row)}" for row in worked if _over(row) > CLOSE)]
-    told = [row for row in rows if row["predicted"] is not None]
+    lines += [
+        "",
+        *(f"- not within 2 points of ASR: {_far(row, 'asr')}" for row in worked if _over(row) > CLOSE),
+    ]
+    lines += [f"- more than 2 points of TA below: {_far(r, 'ta')}" for r in worked if _short(r) > CLOSE]
+    told = [row for row in rows if row.get("predicted") is not None]
     if len(told) > 2:
         pairs = [row["predicted"] for row in told], [row["distance"] for row in told]
         ratios = sorted(d / p for p, d in zip(*pairs, strict=True))
@@ -192,10 +187,14 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _far(row: dict[str, Any]) -> str:
-    again = [row["retrained"], *row["retrained_more"]]
-    asr = ", ".join(f"{100 * each['asr']:.1f}" for each in again)
-    return f"{row['incident']}: ASR {100 * row['recovered']['asr']:.1f}; of three retrainings {asr}"
+def _far(row: dict[str, Any], measure: str) -> str:
+    again = ", ".join(f"{100 * each[measure]:.1f}" for each in (row["retrained"], *row["retrained_more"]))
+    ours = 100 * row["recovered"][measure]
+    return f"{row['incident']}: {measure.upper()} {ours:.1f}; of three retrainings {again}"
+
+
+def _above(row: dict[str, Any]) -> float:
+    return float(row["poisoned"]["asr"] - row["retrained"]["asr"])
 
 
 def _over(row: dict[str, Any]) -> float:
@@ -235,19 +234,21 @@ def read(path: Path) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/incidents.jsonl"))
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--most", type=int, default=None, help="incidents, the first of the drawn order")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     rows = read(arguments.results)
     done = {row["incident"] for row in rows}
-    for incident in [] if arguments.table else incidents()[: arguments.most]:
+    for incident in [] if arguments.table else incidents(arguments.first_seed)[: arguments.most]:
         if incident.name in done:
             continue
         rows.append(run_incident(incident))
         with arguments.results.open("a") as file:
             file.write(json.dumps(rows[-1]) + "\n")
-        print(incident.name, f"{100 * _over(rows[-1]):+.1f} points of ASR", flush=True)
+        over = f"{100 * _over(rows[-1]):+.1f} points of ASR" if "retrained" in rows[-1] else "did not work"
+        print(incident.name, over, flush=True)
     print(table(rows))
 
 

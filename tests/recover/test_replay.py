@@ -49,7 +49,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
     """Every model of a replay by the mean, and who was asked; by the formulas, one vector at a time."""
     history = decided.history
     x = history.model(decided.rollback_round).astype(float)
-    pairs, least, found = [], 2 if trust else 3, []
+    pairs, least, found = [], 2 if trust else 5, []
     uneven, own, last_asked = 0.0, {}, {}
     next_contact, count = decided.rollback_round + 1, asked or least
     for t in range(decided.rollback_round, ROUNDS):
@@ -67,9 +67,10 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         order = rng_for(history.charter.seed, "replay", t).permutation(len(stored))
         waiting = sorted((sorted(stored)[i] for i in order), key=lambda c: last_asked.get(c, -1))
         settled = 1 + (uneven > 1.0 and not trust) if settle is None else settle
+        number = count if trust or asked else min(count, max(3, ceil(len(stored) / 2)))
         contact = t >= next_contact or (every is None and outside(pairs, v) > 0.3)
-        everybody = t >= ROUNDS - settled or (contact and count >= len(stored))
-        drawn = sorted(stored) if everybody else sorted(waiting[:count]) if contact else []
+        everybody = t >= ROUNDS - settled or (contact and number >= len(stored))
+        drawn = sorted(stored) if everybody else sorted(waiting[:number]) if contact else []
         drawn = drawn if v.any() else []
         common, fresh = predicted, {}
         if drawn:
@@ -80,7 +81,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             else:
                 usual = np.median([np.linalg.norm(row) for row in r])
                 r = np.array([row * min(1, 2 * usual / np.linalg.norm(row)) for row in r])
-                common = trim_mean(r, max(1, len(r) // 5) / len(r) + 1e-9, axis=0)
+                common = trim_mean(r, max(1, int(0.4 * len(r))) / len(r) + 1e-9, axis=0)
             spread2 = sum(np.linalg.norm(row - common) ** 2 for row in r) / max(len(r) - 1, 1)
             noise2 = spread2 / len(r) * (1 - len(r) / len(stored))
             new = common
@@ -95,7 +96,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             step += n / total * fresh.get(c, u + shift)
         if drawn:
             missed = np.sqrt(max(np.linalg.norm(new) ** 2 - noise2, 0))
-            room = 0.15 * np.linalg.norm(x - history.initial_model()) / missed if missed else 9
+            room = 0.18 * np.linalg.norm(x - history.initial_model()) / missed if missed else 9
             uneven = np.sqrt(spread2) / np.linalg.norm(step)
             next_contact = t + (every or min(1 + int(room), LONGEST))
             wanted = ceil(min(spread2 / np.linalg.norm(step) ** 2, 4 if trust else 10))

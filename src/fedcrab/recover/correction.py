@@ -5,7 +5,7 @@ The difference of client c is taken as a common part and one of its own, which c
     û - q ≈ c_t + e_c
 
 Those asked in a round show r = û - q - e_c, so c_t is a robust mean of these r: without the largest and the
-smallest fifth of each coordinate, each r clipped to twice the median of their lengths. What is new in it
+smallest two fifths of each coordinate, each r clipped to twice the median of their lengths. What is new in it
 beside the estimate H̃v is noise to some extent, and counts for that much less (James and Stein 1961):
 
     c_t = H̃v + K·(mean of r - H̃v),    K = 1 - standard error² / ‖mean of r - H̃v‖²,  at least ½
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ from fedcrab.vectors import is_finite, norm
 
 CLIP = 2.0  # times the median length of what those asked show
 FEWEST = 3  # answers that a robust mean can be taken of, unless these are all there are
-TRIMMED = 5  # one in so many is left out at each end of a coordinate, at least one
+TRIMMED = 0.4  # of the values of a coordinate, left out at each end, at least one: two of five may lie
 LEAST_GAIN = 0.5  # of what is new in a measured correction
 
 Rows = Mapping[ClientId, Vector]
@@ -133,8 +134,8 @@ def _clipped(shown: NDArray[np.float32], layout: Layout) -> NDArray[np.float32]:
 
 
 def _trimmed_mean(shown: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The mean of each coordinate without its largest and smallest fifth; the median of three or four."""
-    cut = max(1, len(shown) // TRIMMED) if len(shown) >= FEWEST else 0
+    """The mean of each coordinate without its largest and smallest two fifths; the median of up to six."""
+    cut = max(1, int(TRIMMED * len(shown))) if len(shown) >= FEWEST else 0
     inner = np.sort(shown, axis=0)[cut : len(shown) - cut]
     mean: NDArray[np.float64] = inner.mean(axis=0, dtype=np.float64)
     return mean
@@ -163,5 +164,5 @@ def unexplored(pairs: Sequence[Pair], moved: Vector) -> float:
         return 1.0 if length else 0.0
     rows = np.array([*(p.moved for p in pairs), moved], np.float64)
     gram = rows @ rows.T / length**2
-    inside = gram[-1, :-1] @ np.linalg.lstsq(gram[:-1, :-1], gram[:-1, -1], rcond=1e-9)[0]
-    return float(np.sqrt(max(1.0 - inside, 0.0)))
+    inside = float(gram[-1, :-1] @ np.linalg.lstsq(gram[:-1, :-1], gram[:-1, -1], rcond=1e-9)[0])
+    return sqrt(max(1.0 - inside, 0.0))

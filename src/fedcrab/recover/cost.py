@@ -16,7 +16,7 @@ from fedcrab.history import History, Selective
 from fedcrab.recover.crab import asked_in
 from fedcrab.recover.finetune import ROUNDS
 from fedcrab.recover.methods import METHODS, REFERENCE, Method
-from fedcrab.recover.pacing import FEWEST, settled_rounds, usual_contacts
+from fedcrab.recover.pacing import FEWEST, most_asked, settled_rounds, usual_contacts
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Updates, Vector
 
@@ -108,7 +108,7 @@ def planned_asks(method: str, plan: Plan) -> list[int]:
         return [len(clients) for _, clients in asked_in(plan, fedavg(), last)]
     if row.rolls_back and row.contacts is None:
         last = rounds - settled_rounds(rounds - plan.rollback_round)
-        few = [min(FEWEST, honest[t]) for t in usual_contacts(plan.rollback_round, rounds)]
+        few = [most_asked(FEWEST, honest[t]) for t in usual_contacts(plan.rollback_round, rounds)]
         return [*few, *honest[max(last, plan.rollback_round + 1) :]]
     return [
         honest[t] if row.most is None else min(honest[t], row.most)

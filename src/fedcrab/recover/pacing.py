@@ -1,12 +1,14 @@
 """When a replay asks again, and how many: from what its last contact has shown.
 
     gap to the next contact = 1 + ⌊DRIFT · ‖x - M_0‖ / missed⌋,  at most LONGEST
-    asked there             = ⌈(spread / step)²⌉,                at least three, at most ten
+    asked there             = ⌈(spread / step)²⌉,                at least five, at most ten
 
 ``missed`` is the error of the estimate that the contact has replaced, ‖mean of r - H̃v‖ without the noise of
 that mean (where there was no estimate, ‖c‖); M_0 the initial model. So contacts are dense at first, when a
 wrong correction weighs most beside the little that the model has moved, and become rarer as it moves on. With
-so many asked the standard error of c is at most the length of the step.
+so many asked the standard error of c is at most the length of the step. Of fewer than ten honest participants
+half are asked, three at least. With three always, two attackers whom nobody found were among them together
+once, and their backdoor was in every client's correction.
 
 An estimate knows the directions in which corrections were measured, and no other. Where more than
 UNEXPLORED of v = x - M_t lies outside of these, clients are asked at once: so it is in the round after an
@@ -30,10 +32,11 @@ from fedcrab.errors import ConfigError
 from fedcrab.recover.correction import Correction
 from fedcrab.recover.step import ReplayState
 
-FEWEST, FEWEST_TRUSTED = 3, 2  # asked in a contact round
+FEWEST, FEWEST_TRUSTED = 5, 2  # asked in a contact round
+FEWEST_OF_FEW = 3  # where half of the honest participants are fewer
 MOST, MOST_TRUSTED = 10, 4
-DRIFT = 0.15  # error of the rounds until the next contact, as a share of the distance from the initial model
-LONGEST = 4  # rounds from contact to contact
+DRIFT = 0.18  # error of the rounds until the next contact, as a share of the distance from the initial model
+LONGEST = 5  # rounds from contact to contact
 UNEXPLORED = 0.3  # of v, by length, outside the directions of earlier contacts, above which there is one
 UNEVEN = 1.0  # spread / step at the last contact, above which recovery settles for one round more
 SETTLED = 40  # one in so many replayed rounds asks everybody, at the end
@@ -47,6 +50,11 @@ def usual_contacts(first: int, rounds: int) -> tuple[int, ...]:
     gaps = chain.from_iterable((gap, gap) for gap in range(1, LONGEST))
     last = rounds - settled_rounds(rounds - first)
     return tuple(takewhile(lambda t: t < last, accumulate(chain(gaps, repeat(LONGEST)), initial=first)))[1:]
+
+
+def most_asked(wanted: int, honest: int) -> int:
+    """So many are asked of the honest participants: half of them at most, three at least."""
+    return min(wanted, max(FEWEST_OF_FEW, ceil(honest / 2)), honest)
 
 
 def settled_rounds(replayed: int) -> int:
@@ -86,6 +94,11 @@ class Pacing:
     def contacts(self, state: ReplayState, t: int, new: float) -> bool:
         """Whether round t has contact; ``new`` is the share of v in which no correction was measured."""
         return t >= state.next_contact or (self.every is None and new > UNEXPLORED)
+
+    def count(self, state: ReplayState, honest: int) -> int:
+        """How many of the honest participants are asked."""
+        fixed = self.asked is not None or self.trust
+        return min(state.ask, honest) if fixed else most_asked(state.ask, honest)
 
     def start(self, first: int) -> ReplayState:
         """Before round ``first``, whose stored updates are right as they are: contact follows it."""

@@ -11,7 +11,7 @@ and so is its noise; a part c of it is common to all clients, a part e is the cl
 (:mod:`fedcrab.recover.correction`). So few clients are enough to measure it: those who were not asked for
 the longest time, in an order that the history's secret seed draws.
 
-Who is asked may be an attacker whom nobody found. So c is a robust mean of three or more; with what else an
+Who is asked may be an attacker whom nobody found. So c is a robust mean of five or more; with what else an
 attacker answers it moves its own row, as it does in retraining. ``trust=True`` is for an operator who is sure
 of the others: the mean of two. The last rounds ask every honest participant and aggregate their answers as
 they are.
@@ -70,7 +70,7 @@ def replay(
 
     ``every`` n-th round has contact, ``asked`` clients are asked in it; None decides both while it runs.
     ``settle`` is how many of the last rounds ask every honest participant (None: a fortieth, or one more).
-    ``trust`` takes the mean of two asked in place of a robust mean of three: for an operator who is sure that
+    ``trust`` takes the mean of two asked in place of a robust mean of five: for an operator who is sure that
     no attacker is left.
     ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
     recovery that was interrupted; the recovery resumes from there.
@@ -190,7 +190,7 @@ def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, new: float) -
     if pacing.settles(state, replayed=rounds - first, left=rounds - t):
         count = len(able)
     else:
-        count = min(state.ask, len(able)) if pacing.contacts(state, t, new) else 0
+        count = pacing.count(state, len(able)) if pacing.contacts(state, t, new) else 0
     order = rng_for(history.charter.seed, "replay", t).permutation(len(able)).tolist()
     waiting = sorted((able[i] for i in order), key=lambda client: state.last_asked.get(client, -1))
     got = RoundUpdates(no_updates(len(model)))

@@ -24,7 +24,7 @@ from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
 from fedcrab.recover.fedrecover import PAIRS
 from fedcrab.recover.methods import METHODS, default_method
-from fedcrab.recover.pacing import FEWEST, LONGEST, SETTLED
+from fedcrab.recover.pacing import FEWEST, FEWEST_OF_FEW, LONGEST, SETTLED
 from fedcrab.report.page_clients import PageClients, PageGram, points_of
 from fedcrab.rollback.decision import PRESETS
 from fedcrab.rollback.warnings import SENTENCES, caveats_of_the_history, earlier_recoveries
@@ -95,7 +95,7 @@ def _method(history: History, name: str) -> dict[str, Any]:
     if row.rolls_back and row.contacts is not None:
         return {**told, "preset": row.preset, "schedule": {"pairs": PAIRS}}
     if row.rolls_back:
-        pace = {"asked": FEWEST, "longest": LONGEST, "settled": SETTLED}
+        pace = {"asked": FEWEST, "few": FEWEST_OF_FEW, "longest": LONGEST, "settled": SETTLED}
         return {**told, "preset": row.preset, "pace": pace}
     return {**told, "rounds": contact_rounds(row, history), "each": row.most}
 

@@ -96,11 +96,11 @@ function plannedAsks(page, method, plan, malicious) {
 }
 
 // Replay asks a few after 1, 1, 2, 2, 3, 3, … rounds, and everybody in the last.
-function paced(page, { asked, longest, settled }, first, honest) {
+function paced(page, { asked, few, longest, settled }, first, honest) {
   const rounds = page.rounds.length;
   const last = rounds - Math.max(1, Math.floor((rounds - first) / settled));
   const counts = [];
-  for (let t = first + 1, n = 2; t < last; t += Math.min(longest, Math.ceil(n / 2)), n++) counts.push(Math.min(asked, honest(t)));
+  for (let t = first + 1, n = 2; t < last; t += Math.min(longest, Math.ceil(n / 2)), n++) counts.push(Math.min(asked, Math.max(few, Math.ceil(honest(t) / 2)), honest(t)));
   for (let t = Math.max(last, first + 1); t < rounds; t++) counts.push(honest(t));
   return counts;
 }
