@@ -87,7 +87,7 @@ def test_clients_are_asked_as_the_training_asked_them(tmp_path: Path) -> None:
     history = History.open(tmp_path / "h")
     fleet = FlowerFleet(grid(followed), history, patience=HASTY)
     fleet.train(history.model(0), SITES, round=1, epochs=3)
-    assert seen[0] == {"lr": 0.1, "names": ["a", "b"], "server-round": 2, "local-epochs": 3}
+    assert seen[0] == {"lr": 0.1, "names": ["a", "b"], "secret": b"x", "server-round": 2, "local-epochs": 3}
 
 
 def test_a_recovery_that_broke_off_goes_on(histories, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import ConfigError
 from fedcrab.types import Layout, Vector
 from fedcrab.vectors import combination, squared_norms
@@ -57,8 +58,11 @@ def shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def with_buffers(rule: Aggregate, layout: Layout) -> Aggregate:
-    """The rule over the trained coordinates, with the buffers as they ought to be."""
-    if all(f.trained for f in layout.fields):
+    """The rule over the trained coordinates, with the buffers as they ought to be.
+
+    A server's own rule sees whole models and decides about buffers itself.
+    """
+    if isinstance(rule, ServerRule) or all(f.trained for f in layout.fields):
         return rule
     trained = np.concatenate([np.arange(part.start, part.stop) for part in layout.trained()])
 

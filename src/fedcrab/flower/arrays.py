@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fedcrab.errors import ConfigError, HistoryError
@@ -69,7 +69,9 @@ class RunMetadata:
     arrays_key: str = "arrays"
     config_key: str = "config"
     examples_key: str = "num-examples"
-    config: Mapping[str, Any] = field(default_factory=dict)  # what was sent along with each model
+    config: Mapping[str, Any] = field(default_factory=dict)  # what the first round sent along with the model
+    mean: bool | None = None  # whether the strategy takes FedAvg's weighted mean; older histories do not say
+    beside: tuple[str, ...] = ()  # array records that messages had beside the model; they are not kept
 
     def to_json(self) -> str:
         """As text."""
@@ -98,13 +100,3 @@ class RunMetadata:
     def model(self, history: History) -> ArrayLayout:
         """What the history's model looks like on Flower's side."""
         return ArrayLayout(history.charter.layout, self.dtypes, numbers, as_record)
-
-
-def plain(config: ConfigRecord | None) -> dict[str, Any]:
-    """The settings of a config record that can be kept; the round is set anew each time."""
-    kept = {} if config is None else dict(config)
-    return {key: value for key, value in kept.items() if key != ROUND and not _has_bytes(value)}
-
-
-def _has_bytes(value: object) -> bool:
-    return isinstance(value, bytes) or (isinstance(value, list) and any(isinstance(v, bytes) for v in value))

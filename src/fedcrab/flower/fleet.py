@@ -21,7 +21,7 @@ from datetime import datetime
 from logging import WARNING
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore import log
@@ -30,6 +30,8 @@ from fedcrab.admission import bad_id, printable
 from fedcrab.errors import ConfigError, FleetError
 from fedcrab.flower.arrays import ROUND, RunMetadata
 from fedcrab.flower.replies import ReplyCollector
+from fedcrab.flower.sent_config import RecordedConfig
+from fedcrab.flower.strategy_rule import StrategyRule
 from fedcrab.flower.waiting import Patience, ask_nodes
 from fedcrab.history import History
 from fedcrab.types import ClientId, Rejection, Updates, Vector
@@ -126,7 +128,11 @@ class FlowerFleet:
         self._notes = RunMetadata.of(history)
         self._model = self._notes.model(history)
         self._patience, self._epochs_key = patience or Patience(), epochs_key
-        self._config = dict(self._notes.config if config is None else config)
+        self._config = None if config is None else dict(config)
+        self._sent = RecordedConfig(history, self._notes)
+        self.rule: StrategyRule | None = None  # that aggregates what these clients answer
+        self._metrics: dict[ClientId, tuple[str, MetricRecord]] = {}
+        self._round = -1
         self._given_up: set[ClientId] = set()  # not waited for again, though asked when they are back
         self.rejected: tuple[Rejection, ...] = ()
 
@@ -138,20 +144,40 @@ class FlowerFleet:
         intake = ReplyCollector(
             self._model, model, {n: c for c, n in nodes.items()}, self._notes.examples_key
         )
-        content = self._content(model, round, epochs)
-        messages = [Message(content, node, MessageType.TRAIN) for node in nodes.values()]
+        arrays = self._model.arrays(model, self._sent.absent(round))
+        messages = [
+            Message(self._content(arrays, client, round, epochs), node, MessageType.TRAIN)
+            for client, node in nodes.items()
+        ]
         replies = ask_nodes(self._grid, messages, self._patience, intake.judge)
         admitted = intake.admit(replies.usable, replies.failed)
+        self._remember(round, admitted.replies)
         absent = (Rejection(c, "is not connected") for c in clients if c not in nodes)
         self.rejected = tuple(sorted((*admitted.rejected, *absent), key=lambda r: r.client))
         for left_out in self.rejected:
             log(WARNING, "fedcrab: round %d without %s: %s", round, left_out.client, left_out.reason)
         return admitted.updates
 
-    def _content(self, model: Vector, round: int, epochs: int | None) -> RecordDict:
-        settings = self._config if epochs is None else {**self._config, self._epochs_key: epochs}
-        config = ConfigRecord({**settings, ROUND: round + 1})
-        return RecordDict({self._notes.arrays_key: self._model.arrays(model), self._notes.config_key: config})
+    def _content(self, arrays: ArrayRecord, client: ClientId, round: int, epochs: int | None) -> RecordDict:
+        """What the training sent to this client in this round, with another model."""
+        key = self._notes.config_key
+        if self._config is None:
+            records = self._sent.records(round, client)
+        else:
+            records = {key: {**self._config, ROUND: round + 1}}
+        records[key] |= self.rule.settings() if self.rule is not None else {}
+        records[key] |= {} if epochs is None else {self._epochs_key: epochs}
+        configs = {name: ConfigRecord(settings) for name, settings in records.items()}
+        return RecordDict({self._notes.arrays_key: arrays, **configs})
+
+    def _remember(self, round: int, replies: Mapping[ClientId, Message]) -> None:
+        """What clients said beside their arrays, for a strategy that takes it into account."""
+        if round != self._round:
+            self._round, self._metrics = round, {}
+        for client, reply in replies.items():
+            self._metrics[client] = next(iter(reply.content.metric_records.items()))
+        if self.rule is not None:
+            self.rule.hear(round, self._metrics)
 
     def _connected(self, clients: Sequence[ClientId]) -> dict[ClientId, int]:
         """The nodes of these clients, waiting for each of them once; FleetError where too few come."""

@@ -2,16 +2,19 @@
 
 What a client sends is looked at before the strategy inside sees it, and copied, since some strategies
 consume their replies. The model goes on as it is recorded, M_t + G_t in float32: at most one rounding
-apart from what the strategy made, so that a training killed and resumed is the training uninterrupted.
+apart from what the strategy made, so that a training killed and resumed is the training uninterrupted. What
+the strategy keeps between rounds is recorded with the model, and put back when the training resumes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from logging import INFO
+from logging import INFO, WARNING
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -19,14 +22,17 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedcrab.errors import ConfigError, RecordError
-from fedcrab.flower.arrays import RunMetadata, array_layout, plain
+from fedcrab.flower.arrays import RunMetadata, array_layout
 from fedcrab.flower.fleet import Identities
 from fedcrab.flower.replies import ReplyCollector
+from fedcrab.flower.sent_config import RecordedConfig, SentMessages
+from fedcrab.flower.strategy_rule import is_weighted_mean, strategy_name
+from fedcrab.flower.strategy_state import StrategyState, chain
 from fedcrab.flower.waiting import Patience, PatientGrid, Reason
 from fedcrab.history.selection import Selection
 from fedcrab.recording.arrays import UpdateBuffers
 from fedcrab.recording.training_history import REPORTED, TrainingHistory
-from fedcrab.types import utc_now
+from fedcrab.types import Vector, utc_now
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -45,10 +51,17 @@ class Recorder(Strategy):
         buffers: Collection[str] | None = None,  # arrays that are not trained, unless it is to be guessed
         keep_open: bool = False,  # True leaves the history open for more rounds after ``start``
         head_every: int = 0,  # log the history's head every so many rounds, to be kept outside; 0 never does
+        loss_key: str | None = None,  # what clients, and evaluate_fn, call the loss, if not as Flower does
     ) -> None:
         if not isinstance(head_every, int) or head_every < 0:
             raise ConfigError(f"head_every must be a whole number of 0 or more, got {head_every!r}")
-        self.strategy, self.path = strategy, Path(history)
+        self.path, self._loss_key = Path(history), loss_key
+        self._once: EvaluateOnce | None = None
+        self._state = StrategyState(strategy)
+        self._sent: SentMessages | None = None
+        self._inside: dict[str, Callable[..., Any]] = {}  # what hooks were put in place of
+        self._absent: tuple[int, ...] = ()  # arrays that the model going on does not have
+        self._whole: Vector | None = None  # the model with these
         self._evaluate_fn, self._selection, self._buffers = evaluate_fn, selection, buffers
         self._patience, self._keep_open = patience or Patience(), keep_open
         self._head_every = head_every
@@ -56,10 +69,23 @@ class Recorder(Strategy):
         self._identities: Identities | None = None
         self._grid: PatientGrid | None = None
         self._intake: ReplyCollector | None = None
-        self._rooms = UpdateBuffers()
+        self._rooms = UpdateBuffers(self._settle)
         self._messages: list[Message] = []
         self._done = 0  # rounds of earlier runs
         self._began: datetime | None = None  # the round that clients are in
+        self.strategy = strategy  # last: from here on its attributes are those of the recorder too
+
+    def __getattr__(self, name: str) -> Any:
+        """What the strategy inside has."""
+        if name.startswith("__") or "strategy" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what only the strategy inside has there."""
+        inner = self.__dict__.get("strategy")
+        ours = inner is None or name in self.__dict__ or hasattr(type(self), name)
+        object.__setattr__(self if ours or not hasattr(inner, name) else inner, name, value)
 
     def summary(self) -> None:
         """Say what is recorded where, and what the strategy inside says."""
@@ -75,32 +101,71 @@ class Recorder(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
+        **more: Any,
     ) -> Result:
-        """Train until the history has this many rounds, going on from those it has already."""
+        """Train until the history has this many rounds, going on from those it has already.
+
+        A strategy with a ``start`` of its own is started by it, with whatever else (``more``) that takes.
+        """
         self._evaluate_fn = self._evaluate_fn or evaluate_fn
+        self._once = EvaluateOnce(self._evaluate_fn) if self._evaluate_fn else None
         arrays = self._take_up(initial_arrays, num_rounds)
         if self._done >= num_rounds:
             self._end()
             return _result(arrays)
         self._grid = PatientGrid(grid, self._patience, self._judge)
-        shifted = None if evaluate_fn is None else self._settled(evaluate_fn)
         left, configs = num_rounds - self._done, (train_config, evaluate_config)
+        given = (self._grid, arrays, left, timeout, *configs, self._settled(evaluate_fn))
         try:
-            result = super().start(self._grid, arrays, left, timeout, *configs, shifted)
+            result = self._start(given, more)
         except BaseException:
             if self._recording is not None:
                 self._recording.release()
             raise
         self._end()
-        return _renumbered(result, self._done)
+        return _renumbered(result, self._done) if isinstance(result, Result) else result
 
-    def _settled(self, evaluate: EvaluateFn) -> EvaluateFn:
-        """The caller's function sees a model, and may keep or show it, once its round is on the disk."""
+    def _start(self, given: tuple[Any, ...], more: dict[str, Any]) -> Result:
+        """As Flower starts a strategy, or as the strategy inside starts itself, its rounds recorded."""
+        inner = self.strategy
+        if type(inner).start is Strategy.start and "start" not in vars(inner):
+            return super().start(*given, **more)
+        if self._done:
+            log(
+                WARNING,
+                "fedcrab: %s.start counts from 1 again; it trains rounds %d to %d",
+                type(inner).__name__,
+                self._done + 1,
+                self._done + given[2],
+            )
+        hooks = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
+        own = {name: vars(inner)[name] for name in hooks if name in vars(inner)}
+        self._inside = {name: getattr(inner, name) for name in hooks}
+        vars(inner).update(hooks)  # its own loop calls the recorder, which calls what was there before
+        try:
+            return inner.start(*given, **more)
+        finally:
+            for name in hooks:
+                del vars(inner)[name]
+            vars(inner).update(own)
+            self._inside = {}
+
+    def _settle(self) -> None:
+        if self._recording is not None:
+            self._recording.settle()
+
+    def _settled(self, evaluate: EvaluateFn | None) -> EvaluateFn | None:
+        """The caller's function is run once per model, also where the recorder measures by it.
+
+        One of its own sees a model, and may keep or show it, once its round is on the disk.
+        """
+        if evaluate is None:
+            return None
+        function = self._once if self._once and self._once.function is evaluate else evaluate
 
         def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            if self._recording is not None:
-                self._recording.settle()
-            return evaluate(server_round + self._done, arrays)
+            self._settle()
+            return function(server_round + self._done, arrays)
 
         return evaluated
 
@@ -109,7 +174,7 @@ class Recorder(Strategy):
         model = array_layout(initial, buffers=self._buffers)
         every = self._head_every
         self._recording = TrainingHistory.take_up(
-            self.path, model, self._evaluate_fn, log=log, head_every=every
+            self.path, model, self._measure, log=log, head_every=every, loss_key=self._loss_key
         )
         if self._recording is not None:
             RunMetadata.of(self._recording.history)  # refused if it was not recorded on Flower
@@ -121,8 +186,17 @@ class Recorder(Strategy):
                 f"{self.path}: this training ended after {self._done} rounds; take another place"
             )
         log(INFO, "fedcrab: %s has %d rounds, going on from there", self.path, self._done)
-        arrays: ArrayRecord = self._recording.last()
+        history = self._recording.history
+        if state := history.server_state(self._done):
+            self._state.put(state)
+        self._absent = RecordedConfig(history, RunMetadata.of(history)).absent(self._done)
+        self._whole = history.final_model() if self._absent else None
+        arrays: ArrayRecord = self._recording.last(self._absent)
         return arrays
+
+    @property
+    def _measure(self) -> EvaluateFn | None:
+        return self._once or self._evaluate_fn
 
     def _end(self) -> None:
         if self._recording is not None:
@@ -133,26 +207,35 @@ class Recorder(Strategy):
     ) -> Iterable[Message]:
         """As the strategy inside; who is asked, and from which model, is remembered."""
         self._began = utc_now()
-        kept = plain(config)
-        messages = list(self.strategy.configure_train(server_round + self._done, arrays, config, grid))
+        configure = self._inside.get("configure_train", self.strategy.configure_train)
+        messages = list(configure(server_round + self._done, arrays, config, grid))
         self._identities = self._identities or Identities(grid)
-        recording = self._recorded(arrays, kept, self._identities.scheme())
         asked = {m.metadata.dst_node_id for m in messages}
         clients = {node: c for node, c in self._identities.clients().items() if node in asked}
-        start = recording.model.flatten(arrays)
+        self._sent = SentMessages(messages, clients, server_round + self._done)
+        recording = self._recorded(arrays, messages, self._identities.scheme())
+        start = recording.model.flatten(arrays, rest=self._whole)
         examples_key = RunMetadata.of(recording.history).examples_key
         self._intake = ReplyCollector(recording.model, start, clients, examples_key, self._rooms)
         self._messages = [m for m in messages if m.metadata.dst_node_id in clients]
         return self._messages
 
-    def _recorded(self, arrays: ArrayRecord, config: dict[str, object], scheme: str) -> TrainingHistory:
+    def _recorded(self, arrays: ArrayRecord, messages: Sequence[Message], scheme: str) -> TrainingHistory:
         """The recording, begun with the first round."""
         if self._recording is None:
             model = array_layout(arrays, buffers=self._buffers)
+            keys = _keys(self.strategy)
+            common = self._sent.common if self._sent else {}
             notes = RunMetadata(
-                scheme, _name(self.strategy), model.dtypes, *_keys(self.strategy), config=config
+                scheme,
+                strategy_name(self.strategy),
+                model.dtypes,
+                *keys,
+                config={key: value for (name, key), value in common.items() if name == keys[1]},
+                mean=is_weighted_mean(self.strategy),
+                beside=_beside(messages, keys[0]),
             )
-            start, evaluate, selection = model.flatten(arrays), self._evaluate_fn, self._selection
+            start, evaluate, selection = model.flatten(arrays), self._measure, self._selection
             self._recording = TrainingHistory.create(
                 self.path,
                 model,
@@ -163,6 +246,7 @@ class Recorder(Strategy):
                 selection=selection,
                 log=log,
                 head_every=self._head_every,
+                loss_key=self._loss_key,
             )
         RunMetadata.of(self._recording.history).check_identity(scheme, self.path)
         return self._recording
@@ -179,16 +263,38 @@ class Recorder(Strategy):
             raise RecordError("aggregate_train was called before configure_train")
         recording.settle()  # no round is made before the one before it is on the disk
         reasons = self._grid.replies.failed if self._grid else {}
-        admitted = intake.admit(self._by_node(replies), reasons, REPORTED)
+        keys = (self._loss_key,) if self._loss_key else REPORTED
+        admitted = intake.admit(self._by_node(replies), reasons, keys)
+        index = server_round - 1 + self._done
+        for left_out in admitted.rejected:
+            log(WARNING, "fedcrab: round %d without %s: %s", index + 1, left_out.client, left_out.reason)
         made: tuple[ArrayRecord | None, MetricRecord | None] = (None, None)
         if admitted.replies:
-            made = self.strategy.aggregate_train(server_round + self._done, list(admitted.replies.values()))
-        index = server_round - 1 + self._done
-        after = recording.add(index, intake.start, admitted, made[0], began=self._began)
+            aggregate = self._inside.get("aggregate_train", self.strategy.aggregate_train)
+            made = aggregate(server_round + self._done, list(admitted.replies.values()))
+        if made[0] is not None:
+            self._absent = recording.model.absent(made[0])
+        after = recording.add(
+            index,
+            intake.start,
+            admitted,
+            made[0],
+            began=self._began,
+            notes=self._notes(recording),
+            server=self._state.take(),
+        )
+        if after is not None:
+            self._whole = recording.model.flatten(after, rest=intake.start) if self._absent else None
         if self._grid is None:  # a loop of one's own, of which nobody says when it ends
             recording.settle()
         self._intake = None
         return after, made[1]
+
+    def _notes(self, recording: TrainingHistory) -> str:
+        """What this round's messages said that the first round's did not."""
+        notes = RunMetadata.of(recording.history)
+        base = {(notes.config_key, key): value for key, value in notes.config.items()}
+        return self._sent.notes(base, self._absent) if self._sent else ""
 
     def _by_node(self, replies: Iterable[Message]) -> dict[int, Message]:
         """Told by the message that each is a reply to; the first of each node."""
@@ -212,23 +318,47 @@ class Recorder(Strategy):
         return self.strategy.aggregate_evaluate(server_round + self._done, replies)
 
 
-def _inside(strategy: Strategy) -> Strategy:
-    """The strategy within the wrappers, such as those of differential privacy."""
-    inner = getattr(strategy, "strategy", None)
-    return _inside(inner) if isinstance(inner, Strategy) else strategy
-
-
-def _name(strategy: Strategy) -> str:
-    wrapper, inner = type(strategy).__name__, _inside(strategy)
-    return wrapper if inner is strategy else f"{wrapper}({_name(inner)})"
-
-
 def _keys(strategy: Strategy) -> tuple[str, str, str]:
     """What the strategy calls the arrays, the configuration and the number of examples."""
-    inner = _inside(strategy)
+    *_, inner = chain(strategy)
     usual = {"arrayrecord_key": "arrays", "configrecord_key": "config", "weighted_by_key": "num-examples"}
     arrays, config, examples = (str(getattr(inner, name, default)) for name, default in usual.items())
     return arrays, config, examples
+
+
+def _beside(messages: Sequence[Message], arrays_key: str) -> tuple[str, ...]:
+    """The array records that messages have beside the model; a warning, as these are not kept."""
+    found = {name for m in messages[:1] for name in m.content.array_records if name != arrays_key}
+    if found:
+        log(
+            WARNING,
+            "fedcrab: the messages have the array records %s beside the model; they are not recorded, and a "
+            "recovery will not send them",
+            ", ".join(sorted(found)),
+        )
+    return tuple(sorted(found))
+
+
+class EvaluateOnce:
+    """A function of (round, arrays) that is run once per model, whoever asks for its result."""
+
+    def __init__(self, function: EvaluateFn) -> None:
+        self.function = function
+        self._known: dict[int, MetricRecord | None] = {}  # of the last two rounds
+        self._last = ""  # the hash of the model that was evaluated last
+
+    def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """What the function gives for this model."""
+        if server_round not in self._known:
+            digest = hashlib.sha256()
+            for name, array in arrays.items():
+                digest.update(name.encode() + array.data)
+            same = digest.hexdigest() == self._last
+            known = list(self._known.values())
+            found = known[-1] if same and known else self.function(server_round, arrays)
+            self._last = digest.hexdigest()
+            self._known = dict([*self._known.items(), (server_round, found)][-2:])
+        return self._known[server_round]
 
 
 def _result(arrays: ArrayRecord) -> Result:

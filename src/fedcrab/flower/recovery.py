@@ -10,9 +10,11 @@
 | history | the directory that the Recorder wrote |
 | method | replay, `crab` (that is crab-hardened), crab-paper, federaser, fedrecover, retrain, retrain-few, \
 finetune; unless given, replay where the history keeps the updates, else crab-hardened |
-| trust, every, asked | of replay: `trust=true` if every attacker is surely named; contact every so many \
-rounds, with so many clients |
+| trust, every, asked, settle | of replay: `trust=true` if every attacker is surely named; contact every so \
+many rounds, with so many clients; the last so many rounds ask everybody |
 | recovered | the directory for the result; each step is kept, and a killed recovery goes on |
+| aggregate | `mean`: by FedAvg's mean, whatever the training did; unless given, by the app's strategy |
+| unfinished | true: recover a history whose training has not ended |
 | beta | how much poison is tolerated; none unless given |
 | unfound | how many others may be malicious without anybody knowing: `2`, or a share, `10%` |
 | anchor | true: keep every answer and ask all once more at the result, so that `certify` can prove more |
@@ -24,27 +26,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from fedcrab.aggregate.mean import Aggregate
 from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.flower.arrays import RunMetadata
 from fedcrab.flower.fleet import FlowerFleet
+from fedcrab.flower.recorder import Recorder
+from fedcrab.flower.strategy_rule import StrategyRule, needs_metrics, strategy_name
 from fedcrab.flower.waiting import Patience
 from fedcrab.history import History
+from fedcrab.recover.methods import default_method
 from fedcrab.recover.run import recover_on_clients
 from fedcrab.rollback.decision import Plan
 from fedcrab.rollback.malicious import listed, with_since
 from fedcrab.types import Fleet, Vector
 
 PLANNED = ("beta", "unfound")  # of the decision, where the run's configuration has them
-REPLAYED = ("trust", "every", "asked")  # of the method replay
+REPLAYED = ("trust", "every", "asked", "settle")  # of the method replay
 
 
 @dataclass(frozen=True)
@@ -61,28 +68,40 @@ class Recovered:
 def recover_if_asked(
     grid: Grid,
     context: Context,
+    strategy: Strategy | None = None,  # as the app makes it for training
     *,
-    aggregate: Aggregate | None = None,  # the mean by examples, unless given
+    aggregate: Aggregate | None = None,  # a rule of fedcrab's, in place of the strategy
     patience: Patience | None = None,
 ) -> Recovered | None:
-    """Recover where the run's ``mode`` says so; else None, and the app goes on to train."""
+    """Recover where the run's ``mode`` says so; else None, and the app goes on to train.
+
+    Answers are aggregated by ``strategy``, from the state that it had at the rollback round.
+    """
     asked = context.run_config
     if asked.get("mode", "train") != "recover":
         return None
     try:
         history = History.open(_text(asked, "history"))
+        _check_finished(history, _yes(asked, "unfinished"))
         begun = with_since(listed(_text(asked, "malicious")), _since(asked), history, {})
         fleet = FlowerFleet(grid, history, patience=patience or patience_of(asked))
+        method = str(asked.get("method", "")) or None
+        chosen = Aggregation(None, {})
+        if aggregate is None:
+            chosen = choose_aggregation(history, strategy, str(asked.get("aggregate", "")), grid)
+            aggregate = fleet.rule = chosen.rule
+            method = chosen.method(history, method)
         found = recover_history(
             history,
             fleet,
             malicious=list(begun),
             since={client: start for client, start in begun.items() if start},
-            method=str(asked.get("method", "")) or None,
+            method=method,
             out=Path(_text(asked, "recovered")),
             epochs=_whole(asked, "local-epochs"),
             aggregate=aggregate,
             anchor=_yes(asked, "anchor"),
+            told=chosen.told,
             settings={name: asked[name] for name in REPLAYED if asked.get(name, "") != ""},
             **{name: asked[name] for name in PLANNED if asked.get(name, "") != ""},
         )
@@ -105,6 +124,7 @@ def recover_history(
     aggregate: Aggregate | None = None,
     since: Mapping[str, int] | None = None,
     anchor: bool = False,
+    told: Mapping[str, Any] | None = None,
     **planned: Any,
 ) -> Recovered:
     """Recover a history that was recorded on Flower; see :func:`fedcrab.recover.run.recover_on_clients`."""
@@ -120,10 +140,78 @@ def recover_history(
         aggregate=aggregate,
         since=since,
         anchor=anchor,
+        told=told,
         **planned,
     )
     arrays = RunMetadata.of(history).model(history).arrays(found.model)
     return Recovered(found.method, found.plan, found.model, arrays, found.steps)
+
+
+MEAN = "mean"
+STORED = ("replay", "federaser", "fedrecover")  # aggregate stored updates, of clients who are not asked
+OLD_MEANS = ("FedAvg", "FedProx")  # by name, where a history does not say it
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How a recovery aggregates: by a strategy's rule, or by the mean where that is None."""
+
+    rule: StrategyRule | None
+    told: Mapping[str, Any]  # what the summary says of it, where it is not as a matter of course
+    needs: str = ""  # what the strategy needs of each answer that stored updates do not have
+
+    def method(self, history: History, asked: str | None) -> str | None:
+        """The method asked for; by default one that has what the strategy needs."""
+        if self.rule is None or not self.needs:
+            return asked
+        if asked in STORED:
+            raise ConfigError(
+                f"{self.rule.name} needs {self.needs}, which stored updates do not have; recover with crab "
+                "or retrain, or say aggregate='mean'"
+            )
+        return asked or ("crab-hardened" if default_method(history)[0] in STORED else None)
+
+
+def choose_aggregation(history: History, strategy: Strategy | None, asked: str, grid: Grid) -> Aggregation:
+    """The app's strategy, where it is more than a weighted mean; refused where that cannot be repeated."""
+    if asked not in ("", MEAN):
+        raise ConfigError(f"aggregate is 'mean', or left out for the app's own strategy, got {asked!r}")
+    notes = RunMetadata.of(history)
+    if notes.beside:
+        log(WARNING, "fedcrab: the training also sent %s, which is not recorded", ", ".join(notes.beside))
+    known = notes.strategy in OLD_MEANS if notes.mean is None else notes.mean
+    if asked == MEAN or known:
+        why = f"the weighted mean, as the operator said; the training aggregated by {notes.strategy}"
+        return Aggregation(None, {} if known else {"aggregate": MEAN, "aggregation": why})
+    if strategy is None:
+        if notes.mean is None and not hasattr(strategies, notes.strategy.partition("(")[0]):
+            log(
+                WARNING,
+                "fedcrab: aggregating by the weighted mean; the training did so by %s",
+                notes.strategy,
+            )
+            return Aggregation(None, {})
+        raise ConfigError(
+            f"{history.path}: the training aggregated by {notes.strategy}; pass the app's strategy, "
+            "recover_if_asked(grid, context, strategy), or say aggregate='mean'"
+        )
+    inner = strategy.strategy if isinstance(strategy, Recorder) else strategy
+    if strategy_name(inner) != notes.strategy:
+        raise ConfigError(
+            f"{history.path}: the training aggregated by {notes.strategy}, and this app's strategy is "
+            f"{strategy_name(inner)}; pass the one that trained, or say aggregate='mean'"
+        )
+    return Aggregation(
+        StrategyRule(inner, history, grid), {"aggregate": notes.strategy}, needs_metrics(inner)
+    )
+
+
+def _check_finished(history: History, anyway: bool) -> None:
+    if not history.closed and not anyway:
+        raise ConfigError(
+            f"{history.path}: its training has not ended, or was killed; end it, or say unfinished=true to "
+            f"recover from its first {len(history.rounds)} rounds"
+        )
 
 
 def patience_of(asked: Mapping[str, Any]) -> Patience:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from fedcrab.admission import no_updates, update_problem
 from fedcrab.flower.waiting import Reason, unusable
-from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
+from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers, listed
 from fedcrab.types import ClientId, Rejection, Updates, Vector
 
-Signature = tuple[object, ...]
+Signature = tuple[frozenset[str], tuple[str, ...], tuple[str, ...], tuple[tuple[str, int], ...]]
 MOST = sys.float_info.max
 
 
@@ -27,7 +27,7 @@ def update_of(content: RecordDict, model: ArrayLayout, start: Vector, out: Vecto
     """The local model minus the model it started from; ValueError where there is none to be had."""
     if len(content.array_records) != 1:
         raise ValueError(f"{len(content.array_records)} array records in place of one")
-    return model.difference(next(iter(content.array_records.values())), start, out)
+    return model.difference(next(iter(content.array_records.values())), start, out, partial=True)
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:
@@ -52,20 +52,27 @@ def loss_of(content: RecordDict, keys: tuple[str, ...]) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) <= MOST else None
 
 
-def odd_ones(replies: Mapping[ClientId, Message]) -> set[ClientId]:
+def odd_ones(replies: Mapping[ClientId, Message]) -> dict[ClientId, Reason]:
     """Whose records are not called as most others' are: one of these would stop Flower's own strategies."""
     signatures = {client: _signature(reply.content) for client, reply in replies.items()}
     if len(set(signatures.values())) < 2:
-        return set()
+        return {}
     counts = Counter(signatures[client] for client in sorted(signatures))
     usual = max(counts, key=counts.__getitem__)
-    return {client for client, signature in signatures.items() if signature != usual}
+    return {c: _oddity(signature, usual) for c, signature in signatures.items() if signature != usual}
+
+
+def _oddity(found: Signature, usual: Signature) -> Reason:
+    if found[0] != usual[0]:
+        return f"the arrays are {listed(found[0])} in place of {listed(usual[0])}"
+    return "its records are not named as the other clients' are"
 
 
 def _signature(content: RecordDict) -> Signature:
     metrics = metrics_of(content)
     shapes = [(key, len(value) if isinstance(value, list) else -1) for key, value in sorted(metrics.items())]
-    return (tuple(content.array_records), tuple(content.metric_records), tuple(shapes))
+    arrays = frozenset(name for record in content.array_records.values() for name in record)
+    return arrays, tuple(content.array_records), tuple(content.metric_records), tuple(shapes)
 
 
 SILENT = "did not answer in time"
@@ -91,13 +98,12 @@ class ReplyCollector:
     examples_key: str
     rooms: UpdateBuffers = field(default_factory=UpdateBuffers)  # of its own, unless the caller has some
     _rows: dict[ClientId, int] = field(init=False)
-    _matrix: NDArray[np.float32] = field(init=False)
+    _matrix: NDArray[np.float32] | None = field(init=False, default=None)  # taken with the first answer
     _weights: NDArray[np.float64] = field(init=False)
     _seen: dict[int, tuple[Message, Reason | None]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rows = {client: row for row, client in enumerate(sorted(self.clients.values()))}
-        self._matrix = self.rooms.take(len(self._rows), self.model.layout.size)
         self._weights = np.zeros(len(self._rows))
 
     def judge(self, node: int, reply: Message) -> Reason | None:
@@ -108,6 +114,8 @@ class ReplyCollector:
 
     def _read(self, node: int, reply: Message) -> Reason | None:
         row = self._rows[self.clients[node]]
+        if self._matrix is None:
+            self._matrix = self.rooms.take(len(self._rows), self.model.layout.size)
         try:
             update = update_of(reply.content, self.model, self.start, self._matrix[row])
             examples = examples_of(reply.content, self.examples_key)
@@ -125,7 +133,7 @@ class ReplyCollector:
         left_out = {c: reasons.get(n, SILENT) for n, c in self.clients.items() if n not in replies}
         left_out |= {self.clients[n]: why for n, reply in replies.items() if (why := self.judge(n, reply))}
         good = {c: replies[n] for n, c in self.clients.items() if c not in left_out}
-        left_out |= dict.fromkeys(odd_ones(good), "its records are not named as the other clients' are")
+        left_out |= odd_ones(good)
         used = {c: good[c] for c in sorted(good) if c not in left_out}
         rejected = tuple(Rejection(c, left_out[c]) for c in sorted(left_out))
         updates = self._updates(list(used))
@@ -134,9 +142,12 @@ class ReplyCollector:
         return Admitted(updates, used, rejected, tuple((loss, w) for loss, w in told if loss is not None))
 
     def _updates(self, clients: list[ClientId]) -> Updates:
-        if not clients:
+        """The rows of these clients, moved together where others are between them: no second matrix."""
+        if not clients or self._matrix is None:
             return no_updates(self.model.layout.size)
         rows = [self._rows[client] for client in clients]
-        whole = len(rows) == len(self._rows)
-        matrix = self._matrix if whole else self._matrix[rows]
-        return Updates(tuple(clients), matrix, self._weights[rows])
+        for place, row in enumerate(rows):  # in the order of the ids, so none is overwritten before it moved
+            if place != row:
+                self._matrix[place] = self._matrix[row]
+        weights, self._seen = self._weights[rows], {}
+        return Updates(tuple(clients), self._matrix[: len(rows)], weights)

@@ -8,6 +8,7 @@ A grid around a grid that waits as it is told to: deadline, quorum, attempts, an
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,8 +137,23 @@ def _take(node: int, reply: Message, judge: Judge, replies: Replies) -> None:
 def unusable(reply: Message) -> Reason | None:
     """Why there is nothing in a reply to look at, or None."""
     if reply.has_error():
-        return f"failed: error {reply.error.code}: {(reply.error.reason or 'no reason given')[:300]}"
+        return f"failed: error {reply.error.code}: {last_line(reply.error.reason or '') or 'no reason given'}"
     return None if reply.has_content() else "answered with nothing"
+
+
+ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+WRAPPED = re.compile(r"<class '(?:[^']*\.)?(?P<kind>[^'.]*)'>:<'(?P<text>.*)'>", re.DOTALL)  # Flower's form
+
+
+def last_line(text: str) -> str:
+    """What a client's own program said last: of a traceback its last line, without escape sequences."""
+    plain, kind = ESCAPE.sub("", text).strip(), ""
+    if found := WRAPPED.fullmatch(plain):
+        plain, kind = found["text"], found["kind"]
+    lines = [" ".join(line.split()) for line in plain.splitlines() if line.strip()]
+    told = lines[-1] if lines else ""
+    told = f"{kind}: {told}" if kind and len(lines) < 2 else told
+    return "".join(c if c.isprintable() else " " for c in told)[:300]
 
 
 def _told(wanted: Mapping[int, Message], replies: Replies) -> str:

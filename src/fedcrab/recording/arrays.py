@@ -48,38 +48,69 @@ class ArrayLayout:
         fields = tuple(_field(name, array, buffers) for name, array in arrays.items())
         return cls(Layout(fields), {name: str(array.dtype) for name, array in arrays.items()}, read, pack)
 
-    def flatten(self, arrays: Mapping[str, Any], out: Vector | None = None) -> Vector:
-        """The arrays as one vector; ValueError where they are not those of this model."""
+    def flatten(
+        self, arrays: Mapping[str, Any], out: Vector | None = None, *, rest: Vector | None = None
+    ) -> Vector:
+        """The arrays as one vector; ValueError where they are not those of this model.
+
+        With ``rest`` some may be missing, as they are in it.
+        """
         vector = np.empty(self.layout.size, np.float32) if out is None else out
+        if rest is not None:
+            vector[...] = rest
         views = self.layout.views(vector)
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is infinite, and is told so
-            for name, array in self._matching(arrays).items():
+            for name, array in self._matching(arrays, partial=rest is not None).items():
                 views[name][...] = array
         return vector
 
-    def difference(self, arrays: Mapping[str, Any], start: Vector, out: Vector) -> Vector:
-        """The arrays minus ``start``, in one pass over each that is float32 already."""
+    def difference(
+        self, arrays: Mapping[str, Any], start: Vector, out: Vector, *, partial: bool = False
+    ) -> Vector:
+        """The arrays minus ``start``, in one pass over each that is float32 already.
+
+        Where they may be ``partial``, what is missing did not change.
+        """
         views, starts = self.layout.views(out), self.layout.views(start)
         with np.errstate(over="ignore", invalid="ignore"):
-            for name, array in self._matching(arrays).items():
+            found = self._matching(arrays, partial=partial)
+            if len(found) < len(views):
+                out[...] = 0
+            for name, array in found.items():
                 rounded = array.astype(np.float32, copy=False)
                 np.subtract(rounded, starts[name], out=views[name])
         return out
 
-    def _matching(self, arrays: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
+    def _matching(self, arrays: Mapping[str, Any], *, partial: bool) -> dict[str, NDArray[np.generic]]:
         """The numbers of each array, of the shape that the model has."""
-        if set(arrays) != set(self.dtypes):
-            raise ValueError(f"the arrays are {_listed(arrays)} in place of {_listed(self.dtypes)}")
-        found = {f.name: self.read(arrays[f.name]) for f in self.layout.fields}
+        names = set(arrays)
+        if names != set(self.dtypes) and not (partial and names and names < set(self.dtypes)):
+            raise ValueError(f"the arrays are {listed(arrays)} in place of {listed(self.dtypes)}")
+        found = {f.name: self.read(arrays[f.name]) for f in self.layout.fields if f.name in names}
         for f in self.layout.fields:
-            if (shape := found[f.name].shape) != f.shape:
+            if f.name in found and (shape := found[f.name].shape) != f.shape:
                 raise ValueError(f"array {f.name!r} has shape {str(shape)[:40]} in place of {f.shape}")
         return found
 
-    def arrays(self, vector: Vector) -> Any:
-        """The vector as arrays of the types that the training began with, as the engine has them."""
-        views = self.layout.views(vector)
-        return self.pack({name: _cast(view, self.dtypes[name]) for name, view in views.items()})
+    def round_off(self, vector: Vector) -> None:
+        """Counters stay whole, whatever was averaged."""
+        for field, view in zip(self.layout.fields, self.layout.views(vector).values(), strict=True):
+            if field.integer:
+                np.rint(view, out=view)
+
+    def absent(self, arrays: Collection[str]) -> tuple[int, ...]:
+        """The places in the layout of those that are not among these names."""
+        names = frozenset(arrays)
+        return tuple(place for place, f in enumerate(self.layout.fields) if f.name not in names)
+
+    def arrays(self, vector: Vector, absent: Collection[int] = ()) -> Any:
+        """The vector as arrays of the types that the training began with, as the engine has them.
+
+        Without those at the places ``absent``.
+        """
+        views, left_out = self.layout.views(vector), frozenset(absent)
+        named = [item for place, item in enumerate(views.items()) if place not in left_out]
+        return self.pack({name: _cast(view, self.dtypes[name]) for name, view in named})
 
 
 def _cast(view: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
@@ -101,22 +132,27 @@ def _field(name: str, array: Any, buffers: Collection[str] | None) -> Field:
     return Field(name, tuple(array.shape), trained=not buffer, integer=whole)
 
 
-def _listed(names: Collection[str]) -> str:
+def listed(names: Collection[str]) -> str:
     return ", ".join(sorted(map(str, names)))[:200] or "none"
 
 
 class UpdateBuffers:
     """Room for the updates of one round while those of the round before are written down, in turn.
 
-    Fresh memory of this size costs the server more than all that is done with it.
+    Fresh memory of this size costs the server more than all that is done with it. With ``wait``, which
+    returns once the round before is written, one room is enough.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Callable[[], None] | None = None) -> None:
         self._used, self._next = (np.empty((0, 0), np.float32) for _ in range(2))
+        self._wait = wait
 
     def take(self, rows: int, columns: int) -> NDArray[np.float32]:
-        """Room that nobody uses since the round before the last."""
-        self._used, self._next = self._next, self._used
+        """Room that nobody uses any more."""
+        if self._wait is None:
+            self._used, self._next = self._next, self._used
+        else:
+            self._wait()
         if len(self._used) < rows or self._used.shape[1] != columns:
             self._used = np.empty((rows, columns), np.float32)
         return self._used[:rows]

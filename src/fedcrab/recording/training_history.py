@@ -8,7 +8,7 @@ without one, the weighted median of the reported losses and ‖M_{t+1} - M_t‖.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from logging import ERROR, INFO, WARNING
@@ -24,7 +24,7 @@ from fedcrab.history.chain import LEDGER
 from fedcrab.history.limits import real
 from fedcrab.history.selection import Selection
 from fedcrab.recording.arrays import ArrayLayout
-from fedcrab.types import Rejection, Round, Updates, Vector, utc_now
+from fedcrab.types import Rejection, Round, ServerState, Updates, Vector, utc_now
 from fedcrab.vectors import is_finite, norm
 
 EvaluateFn = Callable[[int, Any], Mapping[str, Any] | None]  # (round, the engine's arrays) -> loss, ...
@@ -57,13 +57,13 @@ class Answers(Protocol):
 class LossMeter:
     """Each model is evaluated once: the one after a round is the one before the next."""
 
-    def __init__(self, evaluate: EvaluateFn | None, model: ArrayLayout) -> None:
-        self._evaluate, self._model = evaluate, model
+    def __init__(self, evaluate: EvaluateFn | None, model: ArrayLayout, loss_key: str | None = None) -> None:
+        self._evaluate, self._model, self._key = evaluate, model, loss_key or LOSS
         self._last: tuple[Vector, Mapping[str, Any]] | None = None
 
     def loss(self, round: int, vector: Vector) -> float:
         """F of a model by the server's own data; not a number without them."""
-        return _number(self._of(round, vector), LOSS) if self._evaluate else UNKNOWN
+        return _number(self._of(round, vector), self._key) if self._evaluate else UNKNOWN
 
     def after(
         self, round: int, before: Vector, after: Vector, reported: Sequence[tuple[float, float]]
@@ -74,7 +74,7 @@ class LossMeter:
         old = self._of(round, before).get(PROBABILITIES)
         new = self._of(round + 1, after)
         both = old is not None and PROBABILITIES in new
-        return _number(new, LOSS), (
+        return _number(new, self._key), (
             divergence(np.array(old), np.array(new[PROBABILITIES])) if both else self._distance(before, after)
         )
 
@@ -125,14 +125,16 @@ class TrainingHistory:
         self,
         history: History,
         model: ArrayLayout,
-        evaluate: EvaluateFn | None,
+        evaluate: EvaluateFn | LossMeter | None,
         *,
         log: Log,
         head_every: int = 0,
+        loss_key: str | None = None,
     ) -> None:
         self.history, self.model = history, model
         self._log, self._head_every = log, head_every
-        self._measures = LossMeter(evaluate, model)
+        self._measures = evaluate if isinstance(evaluate, LossMeter) else LossMeter(evaluate, model, loss_key)
+        self._loss_key, self._told_unknown = loss_key, False
         self._beside = ThreadPoolExecutor(1, "fedcrab-recording")
         self._writing: Future[None] | None = None  # of the last round
 
@@ -149,22 +151,31 @@ class TrainingHistory:
         selection: Selection | None,
         log: Log,
         head_every: int = 0,
+        loss_key: str | None = None,
     ) -> TrainingHistory:
         """Begin a history with this model."""
+        measures = LossMeter(evaluate, model, loss_key)
         history = History.create(
             path,
             start,
-            initial_loss=LossMeter(evaluate, model).loss(0, start),
+            initial_loss=measures.loss(0, start),
             selection=selection,
             layout=model.layout,
             aggregation=MEANS.get(strategy, strategy),
             notes=notes,
         )
-        return cls(history, model, evaluate, log=log, head_every=head_every)
+        return cls(history, model, measures, log=log, head_every=head_every, loss_key=loss_key)
 
     @classmethod
     def take_up(
-        cls, path: Path, model: ArrayLayout, evaluate: EvaluateFn | None, *, log: Log, head_every: int = 0
+        cls,
+        path: Path,
+        model: ArrayLayout,
+        evaluate: EvaluateFn | None,
+        *,
+        log: Log,
+        head_every: int = 0,
+        loss_key: str | None = None,
     ) -> TrainingHistory | None:
         """Go on with the history that is there, if one is."""
         if not (path / LEDGER).is_file():
@@ -175,16 +186,16 @@ class TrainingHistory:
                 f"{path}: recorded with another model; continue with that one, or choose another path"
             )
         history = found if found.closed else History.resume(path)
-        return cls(history, model, evaluate, log=log, head_every=head_every)
+        return cls(history, model, evaluate, log=log, head_every=head_every, loss_key=loss_key)
 
     @property
     def rounds(self) -> int:
         """How many are recorded."""
         return len(self.history.rounds)
 
-    def last(self) -> Any:
-        """The model after the last recorded round."""
-        return self.model.arrays(self.history.final_model())
+    def last(self, absent: Collection[int] = ()) -> Any:
+        """The model after the last recorded round, without the arrays at these places."""
+        return self.model.arrays(self.history.final_model(), absent)
 
     def add(
         self,
@@ -194,18 +205,39 @@ class TrainingHistory:
         made: Any | None,
         *,
         began: datetime | None = None,
+        notes: str = "",
+        server: ServerState | None = None,
     ) -> Any | None:
-        """Begin to record a round; the model after it, None where nothing came of it."""
+        """Begin to record a round; the model after it, None where nothing came of it.
+
+        ``made`` may have some of the model's arrays only, and so has then what is given back; the others did
+        not change. ``notes`` and ``server`` are the round's (:class:`fedcrab.types.Round`).
+        """
+        more = notes, server
         step = self._step(start, made) if admitted.updates.clients else "no usable answer came"
         if isinstance(step, str):
             self._log(WARNING, "fedcrab: round %d leaves the model as it was: %s", index + 1, step)
-            self._skip(index, start, admitted, step, began)
+            self._skip(index, start, admitted, step, began, more)
             return None
         after = start + step
         measured = self._measures.after(index, start, after, admitted.losses)
+        self._warn_of_unknown_loss(measured[0])
         times = _times(began)
-        self._write(Round(index, start, admitted.updates, step, *measured, admitted.rejected, *times))
-        return self.model.arrays(after)
+        self._write(Round(index, start, admitted.updates, step, *measured, admitted.rejected, *times, *more))
+        return self.model.arrays(after, self.model.absent(made or ()))
+
+    def _warn_of_unknown_loss(self, loss: float) -> None:
+        """Once: without a loss, windows close after so many rounds, whatever the training does."""
+        if self._told_unknown or not np.isnan(loss):
+            return
+        self._told_unknown = True
+        names = ", ".join([self._loss_key] if self._loss_key else REPORTED)
+        self._log(
+            WARNING,
+            "fedcrab: the loss is unknown: neither an evaluate_fn nor the clients give one called %s; which "
+            "rounds are kept follows from the length of the steps alone. loss_key= takes another name",
+            names,
+        )
 
     def _step(self, start: Vector, made: Any | None) -> Vector | str:
         """G_t = M_{t+1} - M_t, or why there is none."""
@@ -213,32 +245,32 @@ class TrainingHistory:
             return "the strategy made nothing of the answers"
         with np.errstate(over="ignore", invalid="ignore"):
             try:
-                after = self.model.flatten(made)
+                after = self.model.flatten(made, rest=start)
             except ValueError as error:
                 raise ConfigError(
                     f"the strategy's model is not the one that was begun with: {error}"
                 ) from error
-            self._round_off(after)
+            self.model.round_off(after)
             step = after - start
             sound = is_finite(step) and is_finite(start + step)  # which is the model that goes on
         return step if sound else "the strategy's model is not finite"
 
-    def _round_off(self, vector: Vector) -> None:
-        """Counters stay whole, whatever was averaged."""
-        for field, view in zip(
-            self.model.layout.fields, self.model.layout.views(vector).values(), strict=True
-        ):
-            if field.integer:
-                np.rint(view, out=view)
-
-    def _skip(self, index: int, start: Vector, admitted: Answers, why: str, began: datetime | None) -> None:
+    def _skip(
+        self,
+        index: int,
+        start: Vector,
+        admitted: Answers,
+        why: str,
+        began: datetime | None,
+        more: tuple[str, ServerState | None],
+    ) -> None:
         """A round in which nobody counted: what was sent did not move the model."""
         unused = tuple(Rejection(client, why) for client in admitted.updates.clients)
         rejected = tuple(sorted((*admitted.rejected, *unused), key=lambda r: r.client))
         loss, divergence = self._measures.after(index, start, start, ())
         nothing = admitted.updates.only(())
         step, times = np.zeros_like(start), _times(began)
-        self._write(Round(index, start, nothing, step, loss, divergence, rejected, *times))
+        self._write(Round(index, start, nothing, step, loss, divergence, rejected, *times, *more))
 
     def _write(self, round: Round) -> None:
         self.settle()

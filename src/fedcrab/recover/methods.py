@@ -82,6 +82,11 @@ class Method:
             return history.model(plan.rollback_round)
         return history.initial_model() if self.start == "initial" else history.final_model()
 
+    def start_round(self, plan: Plan) -> int:
+        """The round that this model was, or would have been, the start of."""
+        places = {"initial": 0, "rollback": plan.rollback_round, "final": len(plan.history.rounds)}
+        return places[self.start]
+
 
 REFERENCE = "retrain"  # what every other method is measured by
 CRAB_BEFORE = {"everyone": False}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcrab.aggregate.mean import Aggregate
+from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import ConfigError
 from fedcrab.history import History
 from fedcrab.recover.answers import AnswerFolder, RecordedFleet, ask_at, honest_clients
@@ -55,6 +56,9 @@ class MethodRun:
         self._fleet = fleet if self._answers is None else self._recorded(self._answers)
         self._fixed: dict[str, Any] = {"aggregate": aggregate, "epochs": epochs}
         self._fixed |= {"probe": probe} if self.traits.needs_probe else {}
+        if isinstance(aggregate, ServerRule):
+            first = self.traits.start_round(plan)
+            aggregate.restore(plan.history.server_state(first), round=first)
         self._start: Step | None = None
         self._last: Vector | None = None
         self.seconds = 0.0  # that the method itself took, the time of the clients included
@@ -171,6 +175,7 @@ def recover_on_clients(
     aggregate: Aggregate | None = None,
     since: Mapping[str, int] | None = None,
     anchor: bool = False,
+    told: Mapping[str, Any] | None = None,
     **planned: Any,
 ) -> RecoveredModel:
     """Recover a history on the clients of an engine into ``out``/method, resuming what was killed.
@@ -178,7 +183,8 @@ def recover_on_clients(
     ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings``
     are in place of its own. ``since`` is from which round on clients are malicious, of those that were honest
     first. ``anchor`` keeps every answer for the certificate, and asks every honest client once more at the
-    result. ``planned`` is the plan's beta or unfound, in place of the method's own. Progress is told by
+    result. ``told`` is what tells this recovery from another one besides, and what its summary says.
+    ``planned`` is the plan's beta or unfound, in place of the method's own. Progress is told by
     ``tell``, a sentence at a time.
     """
     if method is None:
@@ -202,10 +208,10 @@ def recover_on_clients(
         saved=out / name,
         anchor=anchor,
     )
-    run.keep({**asked, "epochs": epochs})
+    run.keep({**asked, "epochs": epochs, **(told or {})})
     for step in run:
         tell(f"round {step.round} replayed with {len(step.clients)} clients")
-    write_result(out / name, decided, name, run.model)
+    write_result(out / name, decided, name, run.model, told)
     return RecoveredModel(name, decided, run.model, tuple(run.tables))
 
 

@@ -2,7 +2,7 @@
 
     DIR/request.json            what is recovered, and how; another request is refused
     DIR/steps/<round>.json      each step that is done, without its vectors
-    DIR/snapshots/              the vectors of the last step: the model, and FedRecover's pairs
+    DIR/snapshots/              of the last step: the model, FedRecover's pairs, the server's state
 
 A step's file is written last, under a temporary name, forced to the disk and renamed, and only then are the
 vectors of the step before it removed: a step is done or not, and the last one done is always whole.
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.files import Lock, file_errors, make_directory, read_json, sync_directory, write_named
 from fedcrab.history.snapshots import Snapshots
@@ -57,7 +58,10 @@ def resumable(
     asked |= {"since": dict(plan.since)} if plan.since else {}
     progress = SavedSteps(Path(directory), plan.history.charter.layout, {**asked, **request})
     try:
-        for step in method(plan, fleet, after=progress.last() or start, **settings):
+        last, rule = progress.last(), settings.get("aggregate")
+        if last is not None and isinstance(rule, ServerRule):
+            rule.restore(last.server, round=last.round + 1)
+        for step in method(plan, fleet, after=last or start, **settings):
             progress.save(step)
             yield step
     finally:
@@ -111,7 +115,9 @@ class SavedSteps:
             return None
         try:
             model = self._snapshots.model(self._last["model"], self._layout)
-            return Step.from_table(self._last["step"], model, self._pairs(self._last["pairs"]))
+            name = self._last.get("server")
+            server = None if name is None else self._snapshots.state(name)
+            return Step.from_table(self._last["step"], model, self._pairs(self._last["pairs"]), server)
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedError(f"{self.directory}: its last step cannot be read ({error!r})") from error
 
@@ -119,13 +125,15 @@ class SavedSteps:
         """Add a step; on the disk, whole, when this returns."""
         with file_errors(f"{self.directory}: the step of round {step.round} is not saved"):
             model, names = self._snapshots.put_model(self._layout, step.model), self._put(step.pairs)
+            server = None if step.server is None else self._snapshots.put_state(step.server)
             self._snapshots.settle()
-            record = {"step": step.to_table(), "model": model, "pairs": names}
+            record: dict[str, Any] = {"step": step.to_table(), "model": model, "pairs": names}
+            record |= {} if server is None else {"server": server}
             write_named(self._path(step.round), [json.dumps(record).encode()])
             sync_directory(self.directory / STEPS)
         self._last = record
         hashes = (name for pairs in names.values() for _, *both in pairs for name in both)
-        self._snapshots.keep_only([model, *hashes])
+        self._snapshots.keep_only([model, *hashes, *([server] if server else [])])
 
     def release(self) -> None:
         """Let another process go on."""

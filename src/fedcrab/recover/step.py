@@ -13,8 +13,9 @@ import numpy as np
 
 from fedcrab.admission import no_updates, printable, screen_updates
 from fedcrab.aggregate.mean import Aggregate, shares
+from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import ConfigError
-from fedcrab.types import ClientId, Fleet, Layout, Rejection, Updates, Vector
+from fedcrab.types import ClientId, Fleet, Layout, Rejection, ServerState, Updates, Vector
 from fedcrab.vectors import norm, stretches
 
 
@@ -93,6 +94,7 @@ class Step:
     pairs: Pairs = field(default_factory=dict, repr=False)  # what FedRecover and replay go on with
     measured: Lengths | None = None  # for the certificate of a crab
     replay: ReplayState | None = None  # what the corrected replay measured, and goes on with
+    server: ServerState | None = field(default=None, repr=False)  # of a server's own rule, after the step
 
     @property
     def exact(self) -> tuple[ClientId, ...]:
@@ -131,7 +133,9 @@ class Step:
         }
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], model: Vector, pairs: Pairs) -> Step:
+    def from_table(
+        cls, table: Mapping[str, Any], model: Vector, pairs: Pairs, server: ServerState | None = None
+    ) -> Step:
         """The step that :meth:`to_table` wrote down."""
         return cls(
             round=table["round"],
@@ -148,6 +152,7 @@ class Step:
             pairs=pairs,
             measured=Lengths(**table["measured"]) if "measured" in table else None,
             replay=ReplayState(**table["replay"]) if "replay" in table else None,
+            server=server,
         )
 
 
@@ -165,9 +170,10 @@ class RoundUpdates:
     def applied(self, model: Vector, rule: Aggregate, layout: Layout, round: int) -> Step:
         """M̃ + aggregate; where there is nothing to aggregate, M̃."""
         updates = self.updates
+        moved, why = self._aggregated(model, rule, round)
         return Step(
             round=round,
-            model=model + rule(updates.vectors, updates.weights) if updates.clients else model,
+            model=model if moved is None else model + moved,
             clients=updates.clients,
             examples=tuple(updates.weights.tolist()),
             lengths=tuple(norm(row, layout.trained()) for row in updates.vectors),
@@ -176,8 +182,19 @@ class RoundUpdates:
             dropped=self.dropped,
             capped=self.capped,
             fixed=self.fixed,
-            skipped="" if updates.clients else self._nobody(),
+            skipped=why,
+            server=rule.state() if isinstance(rule, ServerRule) else None,
         )
+
+    def _aggregated(self, model: Vector, rule: Aggregate, round: int) -> tuple[Vector | None, str]:
+        """The aggregate, or why there is none."""
+        updates = self.updates
+        if not updates.clients:
+            return None, self._nobody()
+        if not isinstance(rule, ServerRule):
+            return rule(updates.vectors, updates.weights), ""
+        made = rule.step(model, updates, round=round)
+        return (None, made) if isinstance(made, str) else (made, "")
 
     def _nobody(self) -> str:
         return "no usable answer came" if self.asked else "the round has no honest client"
@@ -237,8 +254,10 @@ def check_answers(rule: Aggregate, whom: Mapping[int, Sequence[ClientId]]) -> No
 def fewest_answers(rule: Aggregate, most: int) -> int:
     """The least number of updates that the rule makes a step of; ``most`` + 1 if it is more than that.
 
-    Found by trying: Krum and the trimmed mean refuse fewer than they need.
+    Found by trying: Krum and the trimmed mean refuse fewer than they need. A server's own rule says it.
     """
+    if isinstance(rule, ServerRule):
+        return min(rule.fewest, most + 1)
     for count in range(1, most + 1):
         try:
             rule(np.arange(count, dtype=np.float32)[:, None], np.ones(count))

@@ -1,0 +1,208 @@
+"""The app's own strategy as the rule of a recovery: its optimiser, its median, its clipping and its noise.
+
+A strategy is used as Flower uses it: ``configure_train`` before a round, so that it knows the model, and
+``aggregate_train`` with the answers, under the round's original number. The messages that it configures are
+not sent: a recovery sends what the training sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    FedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
+    QFedAvg,
+    Strategy,
+)
+from flwr.supercore import log
+
+from fedcrab.aggregate.server_rule import ServerRule
+from fedcrab.errors import ConfigError, FleetError
+from fedcrab.flower.arrays import RunMetadata
+from fedcrab.flower.sent_config import RecordedConfig
+from fedcrab.flower.strategy_state import StrategyState, chain, is_flowers_own, opaque_attributes
+from fedcrab.flower.waiting import PatientGrid
+from fedcrab.history import History
+from fedcrab.types import ClientId, ServerState, Updates, Vector
+from fedcrab.vectors import is_finite
+
+CLIPPING_NORM = "clipping_norm"  # what Flower's client-side clipping is told by
+NODES = ("min_available_nodes", "min_train_nodes")  # that a strategy waits for
+NEEDS_METRICS = {  # what these take from each client's answer beside its arrays
+    QFedAvg: "each client's loss",
+    DifferentialPrivacyClientSideAdaptiveClipping: "whether each client clipped",
+}
+TREES = FedXgbBagging, FedXgbCyclic
+Metrics = Mapping[ClientId, tuple[str, MetricRecord]]  # of those that answered: the record's name, the record
+
+
+def strategy_name(strategy: Strategy) -> str:
+    """The class of a strategy, with those inside it in brackets."""
+    names = [type(level).__name__ for level in chain(strategy)]
+    return "(".join(names) + ")" * (len(names) - 1)
+
+
+def is_weighted_mean(strategy: Strategy) -> bool:
+    """Whether what a strategy makes of the answers is FedAvg's mean by examples, and nothing else."""
+    levels = list(chain(strategy))
+    own = "aggregate_train" in vars(strategy)
+    return len(levels) == 1 and not own and type(strategy).aggregate_train is FedAvg.aggregate_train
+
+
+def needs_metrics(strategy: Strategy) -> str:
+    """What a strategy needs of an answer that only a client who was asked can give; "" if nothing."""
+    found = (
+        why for level in chain(strategy) for kind, why in NEEDS_METRICS.items() if isinstance(level, kind)
+    )
+    return next(found, "")
+
+
+class StrategyRule(ServerRule):
+    """A strategy that the app has just made, aggregating for a recovery; see the module."""
+
+    def __init__(self, strategy: Strategy, history: History, grid: Grid) -> None:
+        if any(isinstance(level, TREES) for level in chain(strategy)):
+            raise ConfigError(f"{strategy_name(strategy)} aggregates trees, which are no arrays to recover")
+        self.name, self._strategy, self._history = strategy_name(strategy), strategy, history
+        self._notes = RunMetadata.of(history)
+        self._model, self._sent = self._notes.model(history), RecordedConfig(history, self._notes)
+        self._kept, self._grid = StrategyState(strategy), grid
+        self._full = [getattr(level, "num_sampled_clients", None) for level in chain(strategy)]
+        self.fewest = max(
+            1, *(4 * b.num_malicious_nodes + 3 for b in chain(strategy) if isinstance(b, Bulyan)), 0
+        )
+        self._heard: tuple[int, Metrics] = -1, {}
+        self._leave_budget_alone()
+
+    def _leave_budget_alone(self) -> None:
+        """A recovery is a new release of the same data; the accountant's events are of the training."""
+        for level in chain(self._strategy):
+            if getattr(level, "accountant", None) is not None:
+                level.accountant = None  # type: ignore[attr-defined]
+                log(
+                    WARNING,
+                    "fedcrab: the privacy accountant of %s does not count the rounds of this recovery, each "
+                    "of which spends as much again",
+                    type(level).__name__,
+                )
+
+    def hear(self, round: int, metrics: Metrics) -> None:
+        """Take note of what clients said beside their arrays, in the round that is aggregated next."""
+        self._heard = round, metrics
+
+    def settings(self) -> dict[str, Any]:
+        """What a message must say as the strategy stands now, whatever it said in the training."""
+        adaptive = DifferentialPrivacyClientSideAdaptiveClipping
+        norms = [level.clipping_norm for level in chain(self._strategy) if isinstance(level, adaptive)]
+        return {CLIPPING_NORM: norms[0]} if norms else {}
+
+    def step(self, model: Vector, updates: Updates, *, round: int) -> Vector | str:
+        """G_t: what the strategy makes of these updates, whose buffers are as it leaves them."""
+        arrays, config = self._model.arrays(model, self._sent.absent(round)), self._sent.config(round)
+        for level, full in zip(chain(self._strategy), self._full, strict=True):
+            if full is not None:  # by which the noise is divided
+                level.num_sampled_clients = min(full, len(updates.clients))  # type: ignore[attr-defined]
+        try:
+            self._configure(round + 1, arrays, config, updates.clients)
+            replies = list(self._replies(model, updates, round))
+            made, _ = self._strategy.aggregate_train(round + 1, replies)
+        except (ConfigError, FleetError):
+            raise
+        except Exception as error:  # whatever an app's strategy raises
+            raise ConfigError(
+                f"round {round}: {self.name} cannot aggregate {len(updates.clients)} answers: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return "the strategy made nothing of the answers" if made is None else self._difference(model, made)
+
+    def _configure(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, clients: Sequence[ClientId]
+    ) -> None:
+        least = [int(getattr(level, name, 0)) for level in chain(self._strategy) for name in NODES]
+        grid = AnsweringGrid(self._grid, [node_of(client) for client in clients], max(least))
+        list(self._strategy.configure_train(server_round, arrays, config, grid))
+
+    def _replies(self, model: Vector, updates: Updates, round: int) -> Iterator[Message]:
+        """An answer per client: the model it would have sent back, and what it said beside it."""
+        heard, absent = self._heard[1] if self._heard[0] == round else {}, self._sent.absent(round + 1)
+        known = all(client in heard for client in updates.clients)
+        for client, row, weight in zip(updates.clients, updates.vectors, updates.weights, strict=True):
+            name, metrics = heard[client] if known else ("metrics", MetricRecord())
+            said = MetricRecord({**metrics, self._notes.examples_key: _count(weight)})
+            content = RecordDict(
+                {self._notes.arrays_key: self._model.arrays(model + row, absent), name: said}
+            )
+            sent = Message(RecordDict(), node_of(client), MessageType.TRAIN)
+            yield Message(content, reply_to=sent)
+
+    def _difference(self, model: Vector, made: ArrayRecord) -> Vector | str:
+        with np.errstate(over="ignore", invalid="ignore"):
+            try:
+                after = self._model.flatten(made, rest=model)
+            except ValueError as error:
+                raise ConfigError(f"{self.name}'s model is not the one of the history: {error}") from error
+            self._model.round_off(after)
+            step = after - model
+        return step if is_finite(step) and is_finite(after) else "the strategy's model is not finite"
+
+    def state(self) -> ServerState | None:
+        """What the strategy keeps now."""
+        return self._kept.take()
+
+    def restore(self, state: ServerState | None, *, round: int) -> None:
+        """Stand where the strategy stood before a round."""
+        if state is not None:
+            self._kept.put(state)
+        opaque = opaque_attributes(state)
+        if opaque and round and not is_flowers_own(self._strategy, "aggregate_train"):
+            raise ConfigError(
+                f"{opaque[0]} cannot be kept with the history, so {self.name} cannot go on from round "
+                f"{round}; recover with method='retrain', or say aggregate='mean', or give the strategy "
+                "state_dict and load_state_dict before the next training"
+            )
+
+
+class AnsweringGrid(PatientGrid):
+    """A grid whose nodes are those that answered; filled up, so that no strategy waits for more."""
+
+    def __init__(self, grid: Grid, nodes: Sequence[int], least: int) -> None:
+        self._grid, self._asked = grid, 0
+        missing = range(1, max(0, least - len(nodes)) + 1)
+        self._nodes = [*nodes, *(node_of(f"nobody {n}") for n in missing)]
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Those that answered."""
+        self._asked += 1
+        if self._asked > 1000:
+            raise FleetError(f"the strategy waits for more than {len(self._nodes)} clients")
+        return list(self._nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Refused: in a recovery clients are asked by the recovery alone."""
+        asked = len(list(messages))
+        raise ConfigError(f"the strategy asks {asked} clients in configure_train, which cannot be repeated")
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Refused, as above; ``timeout`` or not."""
+        return [] if timeout == 0 else self.pull_messages(self.push_messages(messages))
+
+
+def node_of(client: ClientId) -> int:
+    """A number for a client, the same always, as a node's id."""
+    return int.from_bytes(hashlib.sha256(client.encode()).digest()[:7], "big") + 1
+
+
+def _count(weight: float) -> int | float:
+    return int(weight) if float(weight).is_integer() else float(weight)
