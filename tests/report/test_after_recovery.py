@@ -12,7 +12,8 @@ from certificate.test_tampering import make_keys
 from fedcrab import History
 from fedcrab.cli.certify import certify_recovery
 from fedcrab.errors import DamagedError
-from fedcrab.report.page import certificate_data, find, page_data, write_page
+from fedcrab.report.page import find, page_data, write_page
+from fedcrab.report.page_recoveries import certificate_data
 from report.in_browser import opened
 from trials import command
 
@@ -101,7 +102,8 @@ def test_accuracy_is_drawn_and_read(place: Path, facts: dict[str, Any], browser:
         page.page.locator("#accuracy-chart svg[tabindex]").focus()
         page.page.keyboard.press("End")
         read, last = page.text("#accuracy-chart .readout"), poisoned(place)
-        assert f"before round 6: accuracy {100 * last['ta']:.1f}%" in read
+        assert "Model before round 6 (" in read
+        assert f"UTC): accuracy {100 * last['ta']:.1f}%" in read
         assert f"attack success {100 * last['asr']:.1f}%" in read
 
 

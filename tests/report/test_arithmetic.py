@@ -158,7 +158,7 @@ def test_what_cannot_be_decided_is_said(tmp_path: Path) -> None:
     settings = {"beta": 0.3, "evidence": "all", "rule": "prefix"}
     asked = [{"malicious": [], **settings}, {"malicious": ["0", "1"], **settings}]
     nobody, everybody = plans_in_node(facts, asked)
-    assert nobody["refused"] == "No client is marked."
+    assert nobody["refused"] == "Nobody is marked yet."
     assert "nobody is left" in everybody["refused"]
 
 

@@ -110,8 +110,9 @@ def test_what_is_said_is_what_is_computed(history: History, browser: Any, tmp_pa
 def test_nothing_marked_says_what_to_do(history: History, browser: Any, tmp_path: Path) -> None:
     with opened(browser, written(history, tmp_path / "p.html", "2")) as page:
         page.page.click("#clear")
-        assert page.answer()["refused"] == "No client is marked."
-        assert "Mark the clients" in page.text("#verdict")
+        assert page.answer()["refused"] == "Nobody is marked yet."
+        assert "No sign of an attack" in page.text("#verdict")
+        assert "mark them" in page.text("#verdict")
         page.page.fill("#beta-number", "-1")
         page.click_client("3")
         assert "β must be" in page.text("#verdict")
@@ -119,6 +120,7 @@ def test_nothing_marked_says_what_to_do(history: History, browser: Any, tmp_path
 
 def test_by_keyboard_alone(history: History, browser: Any, tmp_path: Path) -> None:
     with opened(browser, written(history, tmp_path / "p.html")) as page:
+        page.page.select_option("#sort", "id")
         page.page.locator("#map-clients button").first.focus()
         page.page.keyboard.press("Tab")
         page.page.keyboard.press("Space")
@@ -212,7 +214,7 @@ def test_a_recovery_that_supposed_more_attackers_says_so(
         with opened(browser, written(history, tmp_path / "p.html", recovered=made)) as page:
             told[count] = page.page.locator("#recovered-lead").inner_text()
             assert "plan --unfound" in page.page.locator("#reach").inner_text()
-    assert "up to 2 attackers beyond those named" in told[2]
+    assert "up to 2 undetected attackers beyond those named" in told[2]
     assert "beyond those named" not in told[0]
 
 
@@ -239,12 +241,16 @@ def test_suspects_are_taken_over_by_one_click(browser: Any, tmp_path: Path) -> N
     history = record(trained, tmp_path / "h")
     suspects = set(ledger(history).suspects)
     assert suspects
+    other = next(client for client in history.clients if client not in suspects)
     with opened(browser, written(history, tmp_path / "p.html")) as page:
+        page.click_client(other)
         page.page.click("#take-suspects")
+        assert set(page.answer()["plan"]["malicious"]) == {*suspects, other}
+        page.click_client(other)
         assert set(page.answer()["plan"]["malicious"]) == suspects
         assert page.page.locator("#suspects .meter").count() == len(suspects)
         assert page.page.locator("#take-suspects").is_disabled()
-        page.page.select_option("#sort", "score")
+        page.page.select_option("#sort", "signal")
         assert page.page.locator("#map-clients button .flag").count() == len(suspects)
 
 

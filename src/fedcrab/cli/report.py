@@ -29,29 +29,33 @@ def report(
         "incident.html"
     ),
     malicious: Annotated[
-        list[str] | None, typer.Option(metavar="IDS", help="Marked from the start, as for plan: 3,7")
+        list[str] | None, typer.Option(metavar="IDS", help="Clients that are marked when the page opens: 3,7")
     ] = None,
     since: Since = None,
     recovered: Annotated[
         Path | None, typer.Option("--recovered", metavar="DIR", help="What 'recover' wrote.")
     ] = None,
     accuracy: Annotated[
-        bool, typer.Option("--accuracy", help="Judge the kept models too, on simulated test data.")
+        bool, typer.Option("--accuracy", help="Evaluate the kept models too, on simulated test data.")
     ] = False,
     key: Annotated[
         Path | None, typer.Option(help="Check the certificates' signatures by this public key (PEM).")
     ] = None,
+    title: Annotated[str, typer.Option(help="Title of the incident; default: the history's name.")] = "",
+    owner: Annotated[str, typer.Option(help="Who owns the incident.")] = "",
+    status: Annotated[str, typer.Option(help="Where it stands, in your own words: contained.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """One HTML file that shows the incident and answers while you click: no server, no network."""
-    from fedcrab.report.page import find, page_data, write_page
+    """Write one HTML file that shows the incident and answers while you click: no server, no network."""
+    from fedcrab.report.page import Incident, find, page_data, write_page
 
+    incident = Incident(title, owner, status)
     if accuracy:
         need_extra("simulate", "'report --accuracy'")
     history, recoveries = find(directory, recovered)
     ids = parse_malicious(malicious, sys.stdin) if malicious else []
     begun = with_since(ids, since or (), history, {})
-    facts = page_data(history, begun, recoveries, accuracy=accuracy, key=key, since=begun)
+    facts = page_data(history, begun, recoveries, accuracy=accuracy, key=key, since=begun, incident=incident)
     written = write_page(out, facts)
     if as_json:
         print_json({"page": str(out), "bytes": written})

@@ -1,18 +1,11 @@
-"""What a page knows of a history, as one JSON document.
-
-How good the kept models are, where the history carries a configuration that says how to tell.
-
-Arrays as text that a page can carry: little-endian numbers in base64.
-
-What each way to recover would ask of the honest clients, before any of it is run.
-
-Whom the detector suspects, from the ledger alone, as a page shows it.
-"""
+"""What the page knows of a history, as one JSON-able value: arrays in base64, methods, suspects."""
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from math import isfinite
 from typing import Any
 
@@ -24,9 +17,15 @@ from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
 from fedcrab.recover.fedrecover import PAIRS
 from fedcrab.recover.methods import METHODS, default_method
+<<<<<<< HEAD
 from fedcrab.recover.pacing import FEWEST, FEWEST_OF_FEW, LONGEST, SETTLED
 from fedcrab.report.page_clients import PageClients, PageGram, points_of
+=======
+from fedcrab.recover.pacing import FEWEST, LONGEST, SETTLED
+from fedcrab.report.page_clients import PageClients, PageGram, by_influence, points_of
+>>>>>>> 7ab9315 (Incident page: headline with the state of the incident, times, print)
 from fedcrab.rollback.decision import PRESETS
+from fedcrab.rollback.onset import onset
 from fedcrab.rollback.warnings import SENTENCES, caveats_of_the_history, earlier_recoveries
 from fedcrab.types import ClientId, natural
 
@@ -113,7 +112,7 @@ def history_data(history: History, clients: PageClients) -> dict[str, Any]:
         "closed": history.closed,
         "parameters": charter.layout.size,
         "aggregation": charter.aggregation,
-        "simulated": bool(charter.notes),
+        "source": source_of(history),
         "selection": charter.to_table()["selection"],
         "bytes": history.bytes(),
         "initialLoss": charter.initial_loss if isfinite(charter.initial_loss) else None,
@@ -136,6 +135,18 @@ def history_data(history: History, clients: PageClients) -> dict[str, Any]:
     }
 
 
+def source_of(history: History) -> str:
+    """Where a history was recorded: ``flower``, ``nvflare``, ``simulator``, or ``own`` code."""
+    try:
+        notes = json.loads(history.charter.notes or "null")
+    except ValueError:
+        return "own"
+    if not isinstance(notes, dict):
+        return "own"
+    known = [name for name in ("flower", "nvflare") if name in notes]
+    return known[0] if known else "simulator" if "clients" in notes else "own"
+
+
 def _geometry(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Any]:
     kept = [points[t].width for t in history.kept]
     widths = {"all": max((p.width for p in points), default=0), "stored": max(kept, default=0)}
@@ -146,8 +157,10 @@ def _geometry(history: History, points: Sequence[PageGram], clients: PageClients
 
 
 def _rounds(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Packed]:
-    """One number a round, and its coordinates."""
+    """One number per round, and its coordinates."""
     return {
+        "began": packed("f64", [_seconds(entry.began) for entry in history.rounds]),
+        "ended": packed("f64", [_seconds(entry.ended) for entry in history.rounds]),
         "loss": packed("f64", [entry.loss for entry in history.rounds]),
         "divergence": packed("f64", [entry.divergence for entry in history.rounds]),
         "members": packed("i32", [len(p.members) for p in points]),
@@ -164,6 +177,11 @@ def _rounds(history: History, points: Sequence[PageGram], clients: PageClients) 
         "reference": joined("f64", [p.reference for p in points]),
         "triangles": joined("f64", [p.triangle for p in points]),
     }
+
+
+def _seconds(when: datetime | None) -> float:
+    """Seconds since 1970 (UTC); NaN where the ledger has no time."""
+    return float("nan") if when is None else when.timestamp()
 
 
 def _others_selected(history: History, clients: PageClients) -> list[int]:
@@ -219,27 +237,46 @@ def suspects_of(detection: Detection | None) -> list[ClientId]:
     return sorted(detection.suspects, key=lambda client: -detection.scores[client])
 
 
-def detection_facts(detection: Detection | None, inside: Collection[ClientId]) -> dict[str, Any] | None:
-    """The scores of the clients on the page, and the judgement in a sentence."""
+def strongest_first(history: History, detection: Detection | None, clients: PageClients) -> list[int]:
+    """The places of the page's clients: suspects first, then by score, or by how far each moved the model."""
+    places = clients.places()
+    if detection is None:
+        moved = [places[client] for client in by_influence(history) if client in places]
+        return [*moved, *(place for place in clients.order if place not in set(moved))]
+
+    def rank(place: int) -> tuple[bool, float]:
+        client = clients.clients[place]
+        return client not in detection.suspicions, -detection.scores.get(client, -1.0)
+
+    return sorted(clients.order, key=rank)
+
+
+def detection_facts(
+    history: History, detection: Detection | None, inside: Collection[ClientId]
+) -> dict[str, Any] | None:
+    """The scores of the clients on the page, the judgement in a sentence, and when the suspects began."""
     if detection is None:
         return None
     table, there = detection.to_table(), set(inside)
     rows: list[Mapping[str, Any]] = [row for row in table["clients"] if row["client"] in there]
     return {
         "detector": table["detector"],
+        "confidence": table["confidence"],
+        "strength": table["strength"],
         "clients": rows,
         "notes": table["notes"],
         "sentence": _sentence(detection),
+        "onset": onset(history, detection.suspects).to_table() if detection.attack else None,
     }
 
 
 def _sentence(detection: Detection) -> str:
     if detection.attack:
         return (
-            f"A sign of attack over {detection.rounds} rounds, {detection.confidence:.1%} sure. "
-            "A suspicion, not a proof: look at what these clients did before marking them."
+            f"Signs of an attack in {detection.rounds} rounds, confidence {detection.confidence:.1%}. "
+            "This is a suspicion, not a proof: look at what these clients did before you mark them."
         )
     return (
-        f"No sign of attack over {detection.rounds} rounds: the clearest has {detection.strength:.2f} of "
-        "what would be taken for one. An attack that keeps to what honest clients do is not seen this way."
+        f"No sign of an attack in {detection.rounds} rounds. Strongest signal: {detection.strength:.0%} of "
+        "the alarm threshold. An attacker who imitates honest clients is not visible this way."
     )

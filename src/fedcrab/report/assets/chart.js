@@ -2,15 +2,17 @@
 
 const HINT = "Point at the chart, or move through it with the arrow keys, to read the figures.";
 const CHART = { height: 260, left: 52, right: 14, top: 20, bottom: 36 };
+const CLOCKS = 16; // pixels more below a chart whose rounds have times
 
-// spec: { label, xs, xName, yName, yMax?, yMin?, series: [{ name, kind, points }], bands, dots, cut, read(i), yFormat }
+// spec: { label, rounds?, xs, xName, yName, yMax?, yMin?, series: [{ name, kind, points }], bands, dots, cut, read(i), yFormat }
 function drawChart(host, spec) {
-  const width = Math.max(280, Math.round(widthOf(host)));
+  const width = Math.max(240, Math.round(widthOf(host)));
+  spec.times = spec.rounds === true && hasTimes();
   const area = areaOf(spec, width);
   const hair = svg("line", { class: "hair", y1: CHART.top, y2: CHART.height - CHART.bottom, visibility: "hidden" });
   const picture = svg(
     "svg",
-    { viewBox: `0 0 ${width} ${CHART.height}`, width, height: CHART.height, role: "img", tabindex: 0, "aria-label": spec.label },
+    { viewBox: `0 0 ${width} ${CHART.height + (spec.times ? CLOCKS : 0)}`, width, height: CHART.height + (spec.times ? CLOCKS : 0), role: "img", tabindex: 0, "aria-label": spec.label },
     clipOf(width, spec), bandsOf(area, spec), gridOf(area, spec, width), cutOf(area, spec, width),
     spec.series.map((series) => seriesOf(area, spec, series)), dotsOf(area, spec), cutWordsOf(area, spec, width), hair,
   );
@@ -74,10 +76,14 @@ function gridOf(area, spec, width) {
     svg("text", { class: "tick", x: CHART.left - 8, y: area.y(value) + 4, "text-anchor": "end" }, format(value)),
   ]);
   const rounds = area.last > area.first ? niceTicks(area.first, area.last, Math.min(10, width / 70)) : [area.first];
-  const along = rounds.filter(Number.isInteger).map((value) =>
-    svg("text", { class: "tick", x: area.x(value), y: bottom + 16, "text-anchor": "middle" }, whole.format(value)));
-  const name = svg("text", { class: "axis", x: width - CHART.right, y: CHART.height - 3, "text-anchor": "end" }, spec.xName);
-  return [across, along, name].flat(2);
+  const anchor = (value) => (area.x(value) > width - CHART.right - 16 ? "end" : "middle");
+  const along = rounds.filter(Number.isInteger).map((value) => [
+    svg("text", { class: "tick", x: area.x(value), y: bottom + 16, "text-anchor": "middle" }, whole.format(value)),
+    spec.times ? svg("text", { class: "tick clock", x: area.x(value), y: bottom + 30, "text-anchor": anchor(value) }, timeTick(value)) : null,
+  ]);
+  const words = spec.times ? `${spec.xName} · ${axisDay()}` : spec.xName;
+  const name = svg("text", { class: "axis", x: width - CHART.right, y: CHART.height + (spec.times ? CLOCKS : 0) - 3, "text-anchor": "end" }, words);
+  return [across, along, name].flat(2).filter(Boolean);
 }
 
 function bandsOf(area, spec) {

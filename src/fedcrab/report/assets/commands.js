@@ -11,9 +11,33 @@ part(({ plan }) => {
 function shellCommands(plan) {
   return [
     command("The decision, with all its figures", planCommand(plan)),
-    page.facts.simulated ? command("The recovery, on the simulated clients of this history", recoverCommand(plan)) : null,
+    recoveryOf(plan),
     command("Check that nobody has changed this history", `fedcrab verify ${quoted(pathOf())}`),
   ];
+}
+
+// Where the history came from says how its clients are asked again.
+function recoveryOf(plan) {
+  const { source } = page.facts;
+  if (source === "simulator") return command("The recovery, on the simulated clients of this history", recoverCommand(plan));
+  if (source !== "flower") return null;
+  return plan.malicious.some((id) => id.includes("'"))
+    ? el("p", { class: "note" }, "A run configuration on the command line cannot contain the quotation mark in these ids: put it into a TOML file and name that file with flwr run --run-config.")
+    : command("The recovery, on the same Flower clients: run it in the folder of the app", flowerCommand(plan));
+}
+
+function flowerCommand(plan) {
+  const since = Object.entries(plan.since);
+  const rounds = new Set(plan.malicious.map((id) => plan.since[id] ?? 0));
+  const ids = namesOf(plan).map((id) => (rounds.size > 1 && plan.since[id] ? `${id}@${plan.since[id]}` : listed(id))).join(",");
+  const own = presetNow() === "hardened" ? [] : [`beta=${plan.beta}`];
+  const values = ["mode='recover'", `malicious='${ids}'`, ...(since.length && rounds.size === 1 ? [`since=${since[0][1]}`] : []), ...own, `history='${page.facts.path}'`, "recovered='/absolute/path/of/the/recovery'"];
+  return `flwr run . --run-config ${doubleQuoted(values.join(" "))} --stream`;
+}
+
+// Inside double quotes, as a shell takes it back.
+function doubleQuoted(text) {
+  return `"${text.replace(/["\\$`]/g, "\\$&")}"`;
 }
 
 // What the ids of clients that took part are held to.

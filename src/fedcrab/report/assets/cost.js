@@ -55,7 +55,7 @@ function drawReplay(plan) {
   const xs = plan.replay.map((step) => step.round);
   drawChart(host, {
     label: `Honest clients asked in each of ${plural(plan.replay.length, "replayed round")}. Arrow keys read single rounds.`,
-    xs, xName: "replayed round", xMin: 0, xMax: Math.max(page.rounds.length - 1, 1), yMin: 0,
+    xs, xName: "replayed round", rounds: true, xMin: 0, xMax: Math.max(page.rounds.length - 1, 1), yMin: 0,
     series: [{ name: "honest clients asked", kind: "bars", points: plan.replay.map((step) => [step.round, asked(step)]) }],
     cut: plan.rollback_round, cutWords: `replay begins at ${plan.rollback_round}`,
     read: (i) => `Round ${plan.replay[i].round}: ${stepInWords(plan.replay[i])}`,

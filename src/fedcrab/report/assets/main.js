@@ -4,42 +4,53 @@ function start() {
   page = readPage(JSON.parse(byId("facts").textContent));
   const places = new Map(page.facts.clients.map((id, place) => [id, place]));
   state.marked = new Set(page.facts.marked.map((id) => places.get(id)));
-  prepareHead();
   prepareSuspects();
+  state.view = strongestView();
+  prepareFragment();
+  prepareHead();
   prepareMap();
   prepareReach();
   prepareCost();
   for (const kind of ["all", "stored"]) page.evidence[kind] = prepareEvidence(page, kind);
+  preparePrint();
   refresh();
   prepareRecovered();
   prepareCertificates();
+  prepareTrigger();
+  showSections();
   redrawWhenItMatters();
+  goTo(fragment.section);
 }
 
 function prepareHead() {
   const { facts } = page;
-  const name = facts.path.split("/").filter(Boolean).pop() ?? facts.path;
+  const name = facts.incident.title || facts.path.split("/").filter(Boolean).pop() || facts.path;
   byId("title").textContent = name;
   document.title = `Incident report: ${name}`;
   byId("about").textContent = [
-    plural(facts.rounds, "round"), plural(everyone(), "client"), `${plural(facts.kept.length, "model")} kept`,
+    whenTrained(), plural(facts.rounds, "round"), plural(everyone(), "client"), `${plural(facts.kept.length, "model")} kept`,
     `${whole.format(facts.parameters)} parameters`, `aggregated by ${facts.aggregation}`,
     `${bytes(facts.bytes.total)} of history`, facts.closed ? null : "training not closed",
   ].filter(Boolean).join(" · ");
-  byId("provenance").textContent = `Written by fedcrab ${facts.version} on ${facts.written.replace("T", " ")}, from ${facts.path}, whose last entry has the hash ${facts.head}.`;
-  const sections = [...document.querySelectorAll("main section[id]")].filter(({ id }) => !(id === "recovered" && !facts.recoveries) && !(id === "certificate" && !facts.recoveries?.methods.some((row) => row.certificate)));
-  const short = { training: "Training", who: "Clients", reach: "Reach", cost: "Cost", recovered: "Recovered", certificate: "Proof", act: "Commands" };
-  show(byId("sections"), sections.map(({ id }) => el("a", { href: `#${id}` }, short[id])));
+  const { owner, status } = facts.incident;
+  show(byId("people"), status ? el("b", { class: "status" }, status) : null, owner ? el("span", {}, `Owner: ${owner}`) : null);
+  byId("people").hidden = !owner && !status;
+  byId("provenance").textContent = `Written by fedcrab ${facts.version} on ${facts.written.slice(0, 16).replace("T", " ")} UTC, from ${facts.path}, whose last entry has the hash ${facts.head}.`;
   sayWhatIsReduced();
+}
+
+function showSections() {
+  const short = { training: "Training", who: "Clients", trigger: "Trigger", reach: "Reach", cost: "Cost", recovered: "Recovered", certificate: "Proof", act: "Commands" };
+  show(byId("sections"), sectionsOfPage().map((id) => el("a", { href: `#${id}` }, short[id])));
 }
 
 function sayWhatIsReduced() {
   const { facts } = page;
   const carried = page.tookPart.filter(Boolean).length;
   const said = [];
-  if (facts.together.length) said.push(`${plural(facts.together.length, "more marked client")} have no room of their own here: what they did together counts as malicious, exactly, and they stay marked.`);
-  if (facts.others) said.push(`${plural(everyone(), "client")} took part; this page carries the ${whole.format(carried)} that were named, are suspected, or moved the model most. The other ${whole.format(facts.others)} count as honest, exactly, and cannot be marked here: “fedcrab report --malicious” brings them in, “fedcrab plan” takes any.`);
-  if (carried > 1 && !facts.detection) said.push("The detector was not asked: with this many clients it takes its time, and “fedcrab detect” is the place for that.");
+  if (facts.together.length) said.push(`${plural(facts.together.length, "more marked client")} have no room of their own here: together they count as malicious, exactly, and they stay marked.`);
+  if (facts.others) said.push(`${plural(everyone(), "client")} took part; this page carries the ${whole.format(carried)} that were named, are suspected, or moved the model most. The other ${whole.format(facts.others)} count as honest, exactly, and cannot be marked here: “fedcrab report --malicious” adds them, “fedcrab plan” takes any.`);
+  if (carried > 1 && !facts.detection) said.push("The detector was not run: with this many clients it takes a while; run “fedcrab detect”.");
   if (facts.turnedAwayOthers) said.push(`${plural(facts.turnedAwayOthers, "client")} more were turned away from every round and are not shown.`);
   if (facts.rejections.others) said.push(`${plural(facts.rejections.others, "rejection")} of clients or rounds not shown here are in “fedcrab show”.`);
   byId("reduced").hidden = !said.length;
@@ -47,7 +58,7 @@ function sayWhatIsReduced() {
 }
 
 function redrawWhenItMatters() {
-  const again = () => { widths.clear(); palette = null; refresh(); drawCurves(); };
+  const again = () => redrawAll();
   let width = document.body.clientWidth;
   new ResizeObserver(() => {
     if (document.body.clientWidth === width) return;

@@ -1,80 +1,15 @@
-// The colours of the map: blue to orange, which everybody tells apart; from the style of the page.
-
-let palette = null; // until the theme changes
-
-function coloursNow() {
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(name).trim();
-  palette ??= { honest: read("--honest"), poison: read("--poison"), middle: read("--middle"), ink: read("--ink"), faint: read("--faint"), muted: read("--muted") };
-  return palette;
-}
-
-function colourOf(round, m, colours, median) {
-  if (state.view === "selected") return round.selected[m] ? colours.honest : colours.faint;
-  const value = state.view === "cosine" ? round.cosine[m] : -Math.log2(round.norm[m] / median) / 3;
-  return blend(colours, Number.isNaN(value) ? 0 : value);
-}
-
-// From poison (-1) over the middle (0) to honest (1).
-function blend(colours, value) {
-  const share = Math.min(1, Math.abs(value));
-  return mixed(colours.middle, value < 0 ? colours.poison : colours.honest, share);
-}
-
-const mixtures = new Map();
-
-function mixed(from, to, share) {
-  const key = `${from}${to}${Math.round(share * 40)}`;
-  if (!mixtures.has(key)) {
-    const [a, b] = [channels(from), channels(to)];
-    const at = Math.round(share * 40) / 40;
-    mixtures.set(key, `rgb(${a.map((x, i) => Math.round(x + (b[i] - x) * at)).join(",")})`);
-  }
-  return mixtures.get(key);
-}
-
-function channels(hex) {
-  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-}
-
-function mediansOfNorms() {
-  page.medians ??= page.rounds.map((round) => {
-    const sorted = [...round.norm].sort((a, b) => a - b);
-    return sorted.length ? sorted[Math.floor(sorted.length / 2)] || 1 : 1;
-  });
-  return page.medians;
-}
-
-function showLegend() {
-  const colours = coloursNow();
-  const swatch = (colour, words) => {
-    const box = el("i", { class: "swatch" });
-    box.style.background = colour;
-    return el("span", {}, box, words);
-  };
-  const scale = {
-    cosine: [swatch(blend(colours, -1), "against the step taken (cosine −1)"), swatch(blend(colours, 0), "across (0)"), swatch(blend(colours, 1), "along (1)")],
-    norm: [swatch(blend(colours, -1), "8 times the round's median and more"), swatch(blend(colours, 0), "as the median"), swatch(blend(colours, 1), "an eighth and less")],
-    selected: [swatch(colours.honest, "selected"), swatch(colours.faint, "took part, not selected")],
-  }[state.view];
-  const rejected = page.facts.rejections.rows.length ? el("span", {}, el("b", { class: "cross" }, "×"), "turned away") : null;
-  show(byId("legend"), scale, el("span", {}, el("i", { class: "swatch blank" }), "took no part"), el("span", {}, el("i", { class: "tick-mark" }), "model kept"), rejected);
-}
-
 // The map: one row per client, one column per round, painted on one canvas; names beside it are the switches.
 
-const VIEWS = { cosine: "direction", norm: "length", selected: "selection" };
-const SORTS = { id: "by name", score: "by score", cosine: "by direction", selected: "by rounds selected" };
+const SORTS = { signal: "strongest signal first", id: "by name", cosine: "by direction", selected: "by rounds selected" };
+const MOST_ROWS = 40; // are shown at first
 const MOST_ACROSS = 16000; // pixels that every browser paints on
-const HEAD = 26; // pixels above the rows: the rounds, and which of them are kept
-const map = { order: [], cell: 4, row: 24, at: null, columns: null };
+const map = { order: [], head: 26, cell: 4, row: 24, at: null, columns: null, hidden: 0 };
 
 function prepareMap() {
   map.columns = clientColumns();
   choices(byId("view"), "view", VIEWS, state.view, (view) => change({ view }));
-  for (const [value, words] of Object.entries(SORTS)) {
-    if (value !== "score" || page.facts.detection) byId("sort").append(el("option", { value }, words));
-  }
+  byId("sort").append(...Object.entries(SORTS).map(([value, words]) => el("option", { value }, words)));
+  byId("all-rows").addEventListener("click", () => change({ rows: !state.rows }));
   byId("sort").addEventListener("change", (event) => { change({ sort: event.target.value }); });
   byId("clear").addEventListener("click", () => change({ marked: new Set() }));
   const canvas = byId("map-canvas");
@@ -95,23 +30,43 @@ function clientColumns() {
 }
 
 part((answer) => {
-  map.order = ordered();
+  choose("view", state.view);
+  byId("sort").value = state.sort;
+  map.order = shownRows(ordered());
   showNames();
   layOut();
   paint(answer.plan);
   showLegend();
+  sayWhatTheMapHides();
   byId("clear").disabled = !state.marked.size;
   byId("clients-table").refresh();
 });
 
 function ordered() {
   const key = {
-    score: (client) => -(scoreOf(client)?.score ?? -1),
     cosine: (client) => summaryOf(client).cosine ?? 2,
     selected: (client) => summaryOf(client).selected,
   }[state.sort];
+  if (state.sort === "signal") return page.facts.strongest;
   const order = [...page.facts.order];
   return key ? order.sort((a, b) => key(a) - key(b)) : order;
+}
+
+// The first rows of the order, and everybody who is marked or suspected.
+function shownRows(order) {
+  const shown = state.rows ? order : order.filter((client, at) => at < MOST_ROWS || state.marked.has(client) || scoreOf(client)?.suspect);
+  map.hidden = order.length - shown.length;
+  return shown;
+}
+
+function sayWhatTheMapHides() {
+  const rows = plural(map.order.length, "client");
+  const most = map.hidden ? `${rows} of ${whole.format(map.order.length + map.hidden)} shown; the other ${whole.format(map.hidden)} have weaker signals or come later in this order.` : `All ${rows} of this page are shown.`;
+  const wide = map.cell * page.rounds.length > map.room + 1 ? " Later rounds are to the right: scroll." : "";
+  const carried = page.facts.others ? ` ${plural(page.facts.others, "more client")} took part and ${page.facts.others === 1 ? "has" : "have"} no row here.` : "";
+  byId("map-hides").textContent = `${ABOUT_VIEW[state.view]} ${page.rounds.length ? most : ""}${wide}${carried}`;
+  byId("all-rows").hidden = !map.hidden && !state.rows;
+  byId("all-rows").textContent = state.rows ? `Show the first ${MOST_ROWS}` : `Show all ${whole.format(map.order.length + map.hidden)}`;
 }
 
 function scoreOf(client) {
@@ -131,7 +86,7 @@ function summarise(client) {
     if (m < 0) return;
     rounds += 1;
     selected += round.selected[m];
-    norms += round.norm[m];
+    norms += round.norm[m] / mediansOf("norm")[t];
     cosines += round.cosine[m];
   });
   const away = page.facts.rejections.rows.filter(([, who]) => who === client).length;
@@ -140,11 +95,13 @@ function summarise(client) {
 
 function layOut() {
   const room = widthOf(byId("map"), 0) - widthOf(byId("map-clients"), 0) - 2;
+  map.room = room;
+  map.head = hasTimes() ? 40 : 26;
   const rounds = Math.max(page.rounds.length, 1);
   map.cell = Math.max(Math.min(3, MOST_ACROSS / rounds), Math.min(36, room / rounds));
-  map.row = matchMedia("(pointer: coarse)").matches ? 34 : map.order.length > 150 ? 20 : 24;
+  map.row = document.documentElement.classList.contains("paper") ? 12 : matchMedia("(pointer: coarse)").matches ? 34 : map.order.length > 150 ? 20 : 24;
   byId("map").style.setProperty("--row", `${map.row}px`);
-  byId("map").style.setProperty("--head", `${HEAD}px`);
+  byId("map").style.setProperty("--head", `${map.head}px`);
 }
 
 function showNames() {
@@ -161,7 +118,7 @@ function showNames() {
 
 function paint(plan) {
   const canvas = byId("map-canvas");
-  const [width, height] = [Math.floor(map.cell * page.rounds.length) || 1, HEAD + map.row * map.order.length];
+  const [width, height] = [Math.floor(map.cell * page.rounds.length) || 1, map.head + map.row * map.order.length];
   const scale = width * height > 4e6 ? 1 : Math.min(devicePixelRatio || 1, 2);
   canvas.width = width * scale;
   canvas.height = height * scale;
@@ -184,7 +141,7 @@ function cellsOf({ width, height }, scale, colours) {
   map.cells = Object.assign(document.createElement("canvas"), { width, height });
   const pen = map.cells.getContext("2d");
   pen.scale(scale, scale);
-  const medians = state.view === "norm" ? mediansOfNorms() : null;
+  const medians = mediansOf(state.view);
   paintHead(pen, colours);
   map.order.forEach((client, place) => paintRow(pen, client, place, colours, medians));
   paintRejections(pen, colours);
@@ -192,18 +149,24 @@ function cellsOf({ width, height }, scale, colours) {
 }
 
 function paintHead(pen, colours) {
-  pen.font = "12px system-ui, sans-serif";
+  pen.font = `${map.row < 15 ? 9 : 12}px system-ui, sans-serif`;
   pen.textAlign = "center";
   pen.fillStyle = colours.muted;
   const last = page.rounds.length - 1;
   const ticks = last > 0 ? niceTicks(0, last, Math.max(1, (map.cell * last) / 70)).filter(Number.isInteger) : [];
-  for (const t of ticks) pen.fillText(whole.format(t), Math.max(8, (t + 0.5) * map.cell), 13);
+  for (const t of ticks) {
+    const x = Math.max(8, (t + 0.5) * map.cell);
+    pen.textAlign = "center";
+    pen.fillText(whole.format(t), x, 13);
+    pen.textAlign = x < 28 ? "left" : x > last * map.cell - 20 ? "right" : "center";
+    if (hasTimes()) pen.fillText(timeTick(t), x < 28 ? 0 : x, 27);
+  }
   pen.fillStyle = colours.honest;
-  for (const t of page.kept) pen.fillRect((t + 0.5) * map.cell - 1.5, HEAD - 7, Math.min(3, map.cell * 0.7), 4);
+  for (const t of page.kept) pen.fillRect((t + 0.5) * map.cell - 1.5, map.head - 7, Math.min(3, map.cell * 0.7), 4);
 }
 
 function paintRow(pen, client, place, colours, medians) {
-  const top = HEAD + place * map.row;
+  const top = map.head + place * map.row;
   const gap = map.cell >= 6 ? 1 : 0;
   page.rounds.forEach((round, t) => {
     const m = map.columns[client][t];
@@ -215,7 +178,7 @@ function paintRow(pen, client, place, colours, medians) {
 }
 
 function paintMark(pen, place, colours) {
-  const top = HEAD + place * map.row;
+  const top = map.head + place * map.row;
   pen.fillStyle = colours.poison;
   pen.fillRect(0, top, map.cell * page.rounds.length, 2);
   pen.fillRect(0, top + map.row - 2, map.cell * page.rounds.length, 2);
@@ -225,8 +188,8 @@ function paintRejections(pen, colours) {
   const places = new Map(map.order.map((client, place) => [client, place]));
   pen.strokeStyle = colours.ink;
   pen.lineWidth = 1.5;
-  for (const [t, client] of page.facts.rejections.rows) {
-    const [x, y] = [(t + 0.5) * map.cell, HEAD + (places.get(client) + 0.5) * map.row];
+  for (const [t, client] of page.facts.rejections.rows.filter(([, who]) => places.has(who))) {
+    const [x, y] = [(t + 0.5) * map.cell, map.head + (places.get(client) + 0.5) * map.row];
     const size = Math.min(4, Math.max(2, map.cell / 3));
     pen.beginPath();
     pen.moveTo(x - size, y - size); pen.lineTo(x + size, y + size);
@@ -242,7 +205,7 @@ function paintCut(pen, t, height, colours) {
 
 function cellAt(event) {
   const box = byId("map-canvas").getBoundingClientRect();
-  const [column, row] = [Math.floor((event.clientX - box.left) / map.cell), Math.floor((event.clientY - box.top - HEAD) / map.row)];
+  const [column, row] = [Math.floor((event.clientX - box.left) / map.cell), Math.floor((event.clientY - box.top - map.head) / map.row)];
   return { row: Math.max(0, Math.min(map.order.length - 1, row)), t: Math.max(0, Math.min(page.rounds.length - 1, column)) };
 }
 
@@ -268,18 +231,22 @@ function cellInWords(client, t) {
   const refusals = page.facts.rejections.rows.filter(([at, who]) => at === t && who === client);
   const why = refusals.map(([, , reason]) => `turned away: ${page.facts.rejections.reasons[reason]}`);
   const what = m < 0 ? (why.length ? [] : ["took no part"]) : [
-    `length ${number(round.norm[m])}`, `direction (cosine with the step taken) ${number(round.cosine[m])}`,
+    `length ${times(round.norm[m] / mediansOf("norm")[t])} the round's median`, `direction ${number(round.cosine[m])} (cosine with the step taken)`,
     plural(round.examples[m], "example"), round.selected[m] ? "selected" : "not selected",
   ];
-  return [`Client ${nameOf(client)}, round ${t}`, ...what, ...why].join(" · ");
+  return [`Client ${nameOf(client)}, ${roundAndTime(t)}`, ...what, ...why].join(" · ");
+}
+
+function times(ratio) {
+  return Number.isFinite(ratio) ? `${Number(ratio.toPrecision(2))} times` : "unknown beside";
 }
 
 function clientsTable() {
-  const headings = ["client", "marked", "rounds", "selected", "turned away", "mean length", "mean direction"];
+  const headings = ["client", "marked", "rounds", "selected", "turned away", "mean length, of the median", "mean direction"];
   const scored = Boolean(page.facts.detection);
-  const rows = map.order.map((client) => {
+  const rows = ordered().map((client) => {
     const s = summaryOf(client);
-    const cells = [nameOf(client), state.marked.has(client) ? "yes" : "", whole.format(s.rounds), whole.format(s.selected), whole.format(s.away), number(s.norm), number(s.cosine)];
+    const cells = [nameOf(client), state.marked.has(client) ? "yes" : "", whole.format(s.rounds), whole.format(s.selected), whole.format(s.away), percent(s.norm), number(s.cosine)];
     return scored ? [...cells, number(scoreOf(client)?.score)] : cells;
   });
   return table(scored ? [...headings, "score"] : headings, rows);

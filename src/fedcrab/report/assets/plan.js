@@ -14,7 +14,7 @@ function influenceUnder(page, malicious, since, kind) {
 // Why there is no decision, or nothing.
 function undecidable(page, malicious, beta, since = new Map()) {
   if (!page.rounds.length) return "No round has been recorded: there is nothing to roll back.";
-  if (!malicious.size && !page.facts.together.length) return "No client is marked.";
+  if (!malicious.size && !page.facts.together.length) return "Nobody is marked yet.";
   if (!(Number.isFinite(beta) && beta >= 0)) return "β must be a number of 0 or more.";
   const real = (round) => Number.isInteger(round) && round >= 0 && round < page.rounds.length;
   if (![...since.values()].every(real)) return `Clients can be malicious since round 0 to ${page.rounds.length - 1}.`;

@@ -15,14 +15,14 @@ function prepareRecovered() {
 function leadOf({ malicious, methods }) {
   const known = new Set(malicious);
   const names = [...page.facts.order.map(nameOf), ...page.facts.together].filter((id) => known.has(id)).slice(0, 30).join(", ") + (malicious.length > 30 ? " and others" : "");
-  return `With ${names || "nobody"} taken for malicious: ${plural(methods.length, "recovery", "recoveries")}, judged on test data that no client and no method has seen.${supposedIn(methods)}`;
+  return `Without ${names || "nobody"}: ${plural(methods.length, "recovery", "recoveries")}, evaluated on test data that no client and no method has seen.${supposedIn(methods)}`;
 }
 
-// A recovery may have been decided for attackers whom nobody named; the page itself does not count any.
+// A recovery may allow for attackers whom nobody named; the page itself counts none.
 function supposedIn(methods) {
   const counts = [...new Set(methods.map(({ decision }) => decision.unfound).filter((count) => count > 0))];
   return counts.length
-    ? ` Decided for up to ${counts.join(" or ")} attackers beyond those named; the rollback that this page shows above counts marked clients alone, plan --unfound ${counts[0]} shows the one that was taken.`
+    ? ` These recoveries allow for up to ${counts.join(" or ")} undetected attackers beyond those named. The rollback shown above counts marked clients only; plan --unfound ${counts[0]} shows the one that was used.`
     : "";
 }
 
@@ -31,7 +31,7 @@ function outcomesOf({ poisoned, methods }) {
   return rows.map((row) => el("article", { class: row.bad ? "outcome bad" : "outcome" },
     el("h3", {}, row.title),
     el("dl", {}, outcome("Accuracy", percent(row.ta, 1)), row.asr == null ? null : outcome("Attack success", percent(row.asr, 1)),
-      row.misr == null ? null : outcome("Membership told", percent(row.misr, 1)),
+      row.misr == null ? null : outcome("Membership inferred", percent(row.misr, 1)),
       row.bad ? null : outcome("Client-rounds", row.client_rounds == null ? "–" : whole.format(row.client_rounds)))));
 }
 
@@ -49,9 +49,15 @@ function costsTable({ methods }) {
     row.client_rounds == null ? "–" : `${whole.format(row.client_rounds)}${scratch ? ` (${percent(row.client_rounds / scratch)})` : ""}`,
     row.sample_gradients == null ? "–" : whole.format(row.sample_gradients),
     row.seconds == null ? "–" : `${row.seconds.toFixed(1)} s`, row.bytes ? bytes(row.bytes) : "–",
-    row.distance == null || row.reference ? "–" : number(row.distance),
+    row.reference ? "it is the retrained model" : farFromRetrained(row.method),
   ]);
-  return table(["method", "rolled back to", "rounds", "with contact", "client-rounds", "sample gradients", "time", "history", "distance to retrained"], rows);
+  return table(["method", "rolled back to", "rounds", "with contact", "client-rounds", "sample gradients", "time", "history", "distance to the retrained model"], rows);
+}
+
+// Beside how far the poisoned model is from the retrained one, which is what one would otherwise deploy.
+function farFromRetrained(method) {
+  const { poisoned, [method]: own } = page.facts.recoveries.distances;
+  return own == null || !poisoned ? "–" : `${percent(own / poisoned)} of the poisoned model's`;
 }
 
 function drawCurves() {
@@ -83,53 +89,4 @@ function drawCurve(host, name, curves, which, level) {
     ],
     read: (i) => `${points[i].title} after ${plural(points[i].work, "client-round")}: ${name.toLowerCase()} ${percent(points[i].value, 1)}`,
   });
-}
-
-// The certificates in words: what is proven, under which assumptions, and what is not.
-
-const FLAGS = {
-  sound: "proved, where what it assumes is true",
-  heuristic: "a sensible figure that nothing proves",
-  "not provable": "for comparison only",
-};
-
-function prepareCertificates() {
-  const certified = (page.facts.recoveries?.methods ?? []).filter((row) => row.certificate);
-  byId("certificate").hidden = !certified.length;
-  show(byId("certificate-words"), certified.map((row) => certificateInWords(row)), certified.length ? notProved() : null);
-}
-
-function certificateInWords({ title, certificate }) {
-  const { conclusion, terms, unknown, signature, path, doing_nothing: nothing } = certificate;
-  const headline = conclusion.value == null
-    ? "Nothing is proved of its distance to a model trained from scratch: no retraining was run, and nothing was declared that would bound it."
-    : `The recovered model is at most ${number(conclusion.value)} from the one trained from scratch without the malicious clients.`;
-  return el("article", { class: "certified" },
-    el("h3", {}, title),
-    el("p", { class: "big-lead" }, headline),
-    nothing ? el("p", { class: "note" }, besideDoingNothing(nothing)) : null,
-    conclusion.value != null && conclusion.assumes.length ? [el("p", { class: "note" }, "This assumes:"), el("ul", { class: "note" }, conclusion.assumes.map((words) => el("li", {}, words)))] : null,
-    el("details", {}, el("summary", {}, `The ${plural(terms.length, "statement")} behind it`), el("div", { class: "scroll" }, statementsTable(terms))),
-    el("p", { class: "note" }, unknown.length ? `${plural(unknown.length, "further bound")} not available: assumptions missing. ` : "", `The certificate ${signature}. `, "This page repeats what it says; “", el("code", {}, `fedcrab verify ${quoted(path)}`), "” recomputes it from the history."));
-}
-
-function besideDoingNothing({ value, nearer }) {
-  const bound = `Of the poisoned model the same is proved with ${number(value)}`;
-  return nearer === "recovered"
-    ? `${bound}: the bound of the recovered model is the smaller one.`
-    : `${bound}: what is proved ranks recovery below doing nothing. It may still be nearer in truth.`;
-}
-
-function statementsTable(terms) {
-  return table(["statement", "at most", "how far to trust it", "what it is"], terms.map(({ name, value, flag, formula }) => [name, number(value), FLAGS[flag] ?? flag, formula]));
-}
-
-function notProved() {
-  return [
-    el("h3", {}, "What this does not prove"),
-    el("ul", { class: "note" },
-      el("li", {}, "That nobody else was malicious: every statement takes all clients who were not named for honest."),
-      el("li", {}, "That the model behaves as the retrained one would: distances between models are bounded, not what they answer. Accuracy and attack success above are measured, on the data at hand."),
-      el("li", {}, "Anything without what is assumed: the assumptions are declared by whoever ran the recovery, not checked.")),
-  ];
 }

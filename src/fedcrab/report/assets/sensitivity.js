@@ -26,7 +26,7 @@ part(({ plan }) => {
   choose("rule", state.rule);
   byId("beta").value = String(state.beta);
   byId("beta").setAttribute("aria-valuetext", `${number(state.beta)}: ${percent(state.beta)} of the honest clients' movement`);
-  if (Number(byId("beta-number").value) !== state.beta && Number.isFinite(state.beta)) byId("beta-number").value = String(state.beta);
+  if ((byId("beta-number").value === "" || Number(byId("beta-number").value) !== state.beta) && document.activeElement !== byId("beta-number") && Number.isFinite(state.beta)) byId("beta-number").value = String(state.beta);
   byId("settings").textContent = `${MEANING[state.evidence]} ${MEANING[state.rule]}`;
   drawReach(plan);
   show(byId("shares"), plan ? sharesOfClients(plan) : null);
@@ -37,37 +37,45 @@ part(({ plan }) => {
 function drawReach(plan) {
   const host = byId("reach-chart");
   if (!plan) return show(host, el("p", { class: "empty" }, "Mark a client to see S and Φ."));
-  const { candidates, sensitivity, threshold, index } = plan;
+  const { candidates, index } = plan;
+  const [sensitivity, threshold] = [plan.sensitivity, plan.threshold].map((values) => values.map((value) => value / honestMovement(plan)));
   const most = Math.max(...extremes(threshold), 0);
   const high = Math.max(...extremes(sensitivity), 0);
   const cropped = most > 0 && high > 4 * most;
   drawChart(host, {
-    label: `Poison S and tolerated Φ at each kept round. At the rollback, round ${plan.rollback_round}: S ${number(sensitivity[index])}, Φ ${number(threshold[index])}. Arrow keys read single rounds.`,
-    xs: candidates, xName: "model before round", xMin: 0, xMax: Math.max(page.rounds.length - 1, 1),
+    label: `Poison S and tolerated Φ at each kept round. At the rollback, round ${plan.rollback_round}: S ${percent(sensitivity[index], 1)}, Φ ${percent(threshold[index], 1)} of what the honest clients moved the model by. Arrow keys read single rounds.`,
+    xs: candidates, xName: "model before round", rounds: true, yFormat: percent, xMin: 0, xMax: Math.max(page.rounds.length - 1, 1),
     yMin: 0, yMax: (cropped ? 4 * most : Math.max(high, most)) * 1.05 || 1,
     series: [
       { name: "tolerated Φ", kind: "honest", points: candidates.map((t, j) => [t, threshold[j]]) },
       { name: "poison S", kind: "poison", points: candidates.map((t, j) => [t, sensitivity[j]]) },
     ],
     cut: plan.rollback_round, cutWords: `roll back to ${plan.rollback_round}`,
-    hint: cropped ? `S goes on to ${number(high)}, ${number(high / most)} times the largest Φ; the picture ends at four times.` : "",
+    hint: cropped ? `S grows to ${percent(high)}, ${number(high / most)} times the largest Φ; the picture ends at four times.` : "",
     read: (j) => recordInWords(plan, j),
   });
 }
 
 function recordInWords(plan, j) {
   const verdict = j === plan.index ? "the rollback goes here" : plan.sensitivity[j] <= plan.threshold[j] ? "within" : "too much";
-  return `Model before round ${plan.candidates[j]}: S ${number(plan.sensitivity[j])} · Φ ${number(plan.threshold[j])} · ${verdict}`;
+  const share = (value) => percent(value / honestMovement(plan), 1);
+  return `Model before ${roundAndTime(plan.candidates[j])}: S ${share(plan.sensitivity[j])} · Φ ${share(plan.threshold[j])} · ${verdict}`;
+}
+
+// How far the honest clients moved the model in the whole training: what S and Φ are told in.
+function honestMovement(plan) {
+  const { phi } = influenceUnder(page, state.marked, sinceNow(), plan.evidence);
+  return sum(phi, 0, phi.length) || 1;
 }
 
 function recordsTable() {
   const { plan } = answerNow();
   if (!plan) return null;
   const rows = plan.candidates.map((t, j) => [
-    whole.format(j), whole.format(t), number(plan.sensitivity[j]), number(plan.threshold[j]),
+    whole.format(t), percent(plan.sensitivity[j] / honestMovement(plan), 1), number(plan.sensitivity[j]), number(plan.threshold[j]),
     j === plan.index ? el("b", {}, "roll back") : plan.sensitivity[j] <= plan.threshold[j] ? "within" : "S > Φ",
   ]);
-  return table(["record", "round", "S", "Φ", ""], rows);
+  return table(["before round", "S, of honest movement", "S", "Φ", "decision"], rows);
 }
 
 // Whose part of the poison it is.

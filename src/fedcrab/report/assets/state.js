@@ -1,6 +1,6 @@
 // What is asked of the page now, and the answers. Every part draws itself from these.
 
-const state = { marked: new Set(), beta: 0, evidence: "all", rule: "prefix", since: null, view: "cosine", sort: "id" };
+const state = { marked: new Set(), beta: 0, evidence: "all", rule: "prefix", since: null, view: "cosine", sort: "signal", rows: false };
 let page = null;
 const parts = [];
 
@@ -23,6 +23,7 @@ function toggle(client) {
 function refresh() {
   const answer = answerNow();
   for (const draw of parts) draw(answer);
+  keepFragment();
   document.dispatchEvent(new CustomEvent("answered", { detail: answer }));
 }
 

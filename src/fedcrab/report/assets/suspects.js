@@ -17,14 +17,11 @@ part(() => {
 function suspected(suspects) {
   const { detection } = page.facts;
   const clients = new Set(suspects.map(([client]) => client));
-  const taken = clients.size === state.marked.size && [...clients].every((client) => state.marked.has(client));
-  const take = el("button", { type: "button", id: "take-suspects", class: "primary", disabled: taken, click: () => change({ marked: clients }) },
-    taken ? "The suspects are marked" : `Mark ${clients.size === 1 ? "the suspect" : `all ${whole.format(clients.size)} suspects`}`);
   const most = Math.max(...suspects.map(([, row]) => row.score), 1e-300);
   const shown = suspects.slice(0, 12);
   const reasons = new Set(suspects.map(([, row]) => row.reason).filter(Boolean));
   return [
-    el("div", { class: "headed" }, el("h3", {}, `${plural(clients.size, "suspect")} by detector “${detection.detector}”`), take),
+    el("div", { class: "headed" }, el("h3", {}, `${plural(clients.size, "suspect")}, found by detector “${detection.detector}”`), takeSuspects("take-suspects")),
     el("p", { class: "note" }, sentenceOf(detection)),
     reasons.size === 1 ? el("p", { class: "note" }, `What they have in common: ${[...reasons][0]}.`) : null,
     el("div", { class: "meters" }, shown.map(([client, row]) => {
@@ -34,6 +31,14 @@ function suspected(suspects) {
     })),
     suspects.length > shown.length ? el("p", { class: "note" }, `and ${plural(suspects.length - shown.length, "more")}`) : null,
   ];
+}
+
+// Adds the suspects to whoever is marked already.
+function takeSuspects(id) {
+  const clients = suspectsNow();
+  const taken = clients.every((client) => state.marked.has(client));
+  const words = taken ? "The suspects are marked" : `Mark ${clients.length === 1 ? "the suspect" : `all ${whole.format(clients.length)} suspects`}`;
+  return el("button", { type: "button", id, class: "primary", disabled: taken, click: () => change({ marked: new Set([...state.marked, ...clients]) }) }, words);
 }
 
 function nobodySuspected() {

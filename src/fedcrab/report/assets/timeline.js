@@ -12,7 +12,7 @@ function drawLoss(plan) {
   const odd = points.filter(([, y]) => !Number.isFinite(y)).length;
   drawChart(byId("loss-chart"), {
     label: lossLabel(odd),
-    xs, xName: "round",
+    xs, xName: "round", rounds: true,
     series: [{ name: "loss", kind: "plain", points }],
     bands: facts.windows.filter((_, at) => at % 2 === 0).map(([first, last]) => [first - 0.5, last + 0.5]),
     dots: facts.kept,
@@ -38,7 +38,7 @@ function roundInWords(t) {
   const turned = facts.rejections.rows.filter(([at]) => at === t).length;
   const state = facts.kept.includes(t) ? "model kept" : window < 0 ? "not decided yet" : "model not kept";
   return [
-    `Round ${t}: loss ${number(page.loss[t])}`, `divergence ${number(page.divergence[t])}`,
+    `${upper(roundAndTime(t))}: loss ${number(page.loss[t])}`, `divergence ${number(page.divergence[t])}`,
     window < 0 ? "open window" : `window ${window}`, state,
     plural(rounds[t].members + rounds[t].others.count + rounds[t].marked.count, "client"),
     turned ? `${turned} turned away` : null,
@@ -52,13 +52,13 @@ function drawAccuracy(plan) {
   const attacked = known.some(([, , asr]) => asr != null);
   drawChart(byId("accuracy-chart"), {
     label: `Accuracy${attacked ? " and attack success" : ""} of the kept models, measured on test data. Arrow keys read single models.`,
-    xs: known.map(([t]) => t), xName: "model before round", xMin: 0, xMax: page.rounds.length,
+    xs: known.map(([t]) => t), xName: "model before round", rounds: true, xMin: 0, xMax: page.rounds.length,
     yMin: 0, yMax: 1, yFormat: percent,
     series: [
       { name: "accuracy", kind: "honest", points: known.map(([t, ta]) => [t, ta]) },
       ...(attacked ? [{ name: "attack success", kind: "poison", points: known.map(([t, , asr]) => [t, asr]) }] : []),
     ],
     ...(plan ? { cut: plan.rollback_round, cutWords: `roll back to ${plan.rollback_round}` } : {}),
-    read: (i) => `Model before round ${known[i][0]}: accuracy ${percent(known[i][1], 1)}${attacked ? ` · attack success ${percent(known[i][2], 1)}` : ""}`,
+    read: (i) => `Model before ${roundAndTime(known[i][0])}: accuracy ${percent(known[i][1], 1)}${attacked ? ` · attack success ${percent(known[i][2], 1)}` : ""}`,
   });
 }

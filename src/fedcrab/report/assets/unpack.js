@@ -24,6 +24,7 @@ function readPage(facts) {
     kept: facts.kept,
     widths: facts.widths,
     loss: arrays.loss,
+    times: { began: arrays.began, ended: arrays.ended },
     divergence: arrays.divergence,
     evidence: {},
     influences: {},

@@ -1,0 +1,77 @@
+// The view in the address: who is marked, the settings and the section, so that a link shows what one sees
+// and a reload loses nothing. Only what differs from the page as it was written is there.
+
+const FRAGMENT = { marked: "marked", beta: "beta", evidence: "evidence", rule: "rule", since: "since", view: "view", sort: "sort" };
+const fragment = { initial: null, section: "", timer: 0 };
+
+function fragmentOf(now) {
+  const parts = [];
+  for (const [name, key] of Object.entries(FRAGMENT)) {
+    const [value, before] = [asText(name, now[name]), asText(name, fragment.initial[name])];
+    if (value !== before) parts.push(`${key}=${value}`);
+  }
+  if (fragment.section) parts.push(`at=${fragment.section}`);
+  return parts.join("&");
+}
+
+function asText(name, value) {
+  if (name === "marked") return [...value].sort((a, b) => a - b).map((client) => encodeURIComponent(page.facts.clients[client])).join(",");
+  return value == null ? "" : encodeURIComponent(String(value));
+}
+
+// What a fragment says, as changes of the state; what makes no sense in it is left out.
+function readFragment(text) {
+  const said = new Map(text.replace(/^#/, "").split("&").map((piece) => [piece.split("=")[0], piece.slice(piece.indexOf("=") + 1)]));
+  const changes = { ...fragment.initial };
+  const places = new Map(page.facts.clients.map((id, place) => [id, place]));
+  const ids = (said.get("marked") ?? "").split(",").map(decoded).filter((id) => places.has(id));
+  if (said.has("marked")) changes.marked = new Set(ids.map((id) => places.get(id)));
+  for (const [name, known] of [["evidence", EVIDENCE], ["rule", RULE], ["view", VIEWS], ["sort", SORTS]]) {
+    if (Object.hasOwn(known, said.get(name) ?? "")) changes[name] = said.get(name);
+  }
+  if (said.get("beta") && Number(said.get("beta")) >= 0) changes.beta = Number(said.get("beta"));
+  if (said.get("since") && Number(said.get("since")) >= 0) changes.since = Number(said.get("since"));
+  fragment.section = sectionsOfPage().includes(said.get("at")) ? said.get("at") : "";
+  return changes;
+}
+
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return ""; }
+}
+
+function sectionsOfPage() {
+  return [...document.querySelectorAll("main section[id]")].filter((section) => !section.hidden).map(({ id }) => id);
+}
+
+// Written a moment later: a slider changes faster than a browser lets an address change.
+function keepFragment() {
+  clearTimeout(fragment.timer);
+  fragment.timer = setTimeout(writeFragment, 120);
+}
+
+function writeFragment() {
+  clearTimeout(fragment.timer);
+  const text = fragmentOf(state);
+  if (location.hash.replace(/^#/, "") !== text) history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+}
+
+function prepareFragment() {
+  fragment.initial = { ...state, marked: new Set(state.marked) };
+  Object.assign(state, readFragment(location.hash));
+  addEventListener("hashchange", () => { change(readFragment(location.hash)); goTo(fragment.section); });
+  addEventListener("pagehide", writeFragment);
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.('a[href^="#"]');
+    if (!link) return;
+    event.preventDefault();
+    goTo(link.getAttribute("href").slice(1));
+    keepFragment();
+  });
+}
+
+function goTo(section) {
+  if (!section || !byId(section)) return;
+  fragment.section = section;
+  byId(section).scrollIntoView();
+  byId(section).focus({ preventScroll: true });
+}
