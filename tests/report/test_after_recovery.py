@@ -1,6 +1,7 @@
 """The page of a recovery that the commands made: accuracy of kept models, the certificate in words."""
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -31,7 +32,7 @@ def fedcrab(*arguments: str, cwd: Path) -> str:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("after")
     trained = fedcrab("train", "digits", "--history", "h", *SMALL, *HERE, cwd=place)
-    attackers = trained.strip().rpartition(": ")[2].replace(" ", "")
+    attackers = re.findall("would not know\\): (.*)", trained)[0].replace(" ", "")
     for method in ("crab-hardened", "retrain"):
         asked = ("--malicious", attackers, "--method", method, "--out", "out", *HERE)
         fedcrab("recover", "h", *asked, cwd=place)

@@ -11,6 +11,7 @@ import pytest
 
 from fedcrab import History
 from fedcrab.detect import ledger
+from fedcrab.detect.saved_audit import write_audit
 from fedcrab.errors import ConfigError
 from fedcrab.report.page import Incident, page_data, write_page
 from fedcrab.report.page_recoveries import best_recovery
@@ -242,3 +243,53 @@ def test_distances_are_told_beside_known_ones(attacked: History, tmp_path: Path)
     assert facts["recoveries"]["distances"].keys() == {"training"}
     assert facts["recoveries"]["distances"]["training"] > 0
     assert write_page(tmp_path / "p.html", facts) < 1_000_000
+
+
+def an_audit(head: str, clients: tuple[str, ...], named: set[str]) -> dict[str, Any]:
+    picture = {"width": 2, "height": 2, "channels": 1, "base64": "AAD//w=="}
+    numbers = dict.fromkeys(("ratio", "alarm", "confidence", "success", "lift"), 0.9)
+    model = {"model": "final", "sha256": "", "planted": True, "class": 4, "sizes": [1.0], **numbers}
+    taught = [
+        {
+            "client": client,
+            "part": float(client in named),
+            "score": 1.0,
+            "named": client in named,
+            "since": 3 if client in named else None,
+        }
+        for client in sorted(clients, key=lambda client: client not in named)
+    ]
+    about = {"about": "trigger", "class": 4, "rounds": 40, "strength": 2.0, "notes": [], "clients": taught}
+    return {
+        "history": head,
+        "notes": [],
+        "models": [model],
+        "pictures": dict.fromkeys(("mask", "trigger", "example", "stamped"), picture),
+        "timeline": {"planted": 5, "rounds": [0, 5, 40], "lifts": [0.0, 0.4, 0.9]},
+        "taught": [about],
+    }
+
+
+def test_the_trigger_is_shown_and_those_who_taught_it_are_marked_by_one_click(
+    browser: Any, tmp_path: Path
+) -> None:
+    history = record(training(rounds=40, clients=20), tmp_path / "h")
+    named = {"3", "7"}
+    write_audit(history.path, an_audit(history.contents.head, history.clients, named))
+    with opened(browser, written(history, tmp_path / "p.html")) as page:
+        told = page.text("#trigger")
+        assert "90% of other examples are classified as class 4" in told
+        assert "works since the model before round 5" in told
+        assert page.page.locator("#trigger-pictures canvas").count() == 4
+        colours = page.page.evaluate(
+            "[...document.querySelector('#trigger-pictures canvas').getContext('2d')"
+            ".getImageData(0, 0, 2, 2).data].filter((_, i) => i % 4 === 0)"
+        )
+        assert colours == [0, 0, 255, 255]
+        page.click_client("5")
+        page.page.click("#take-teachers")
+        assert set(page.answer()["plan"]["malicious"]) == {"3", "5", "7"}
+        assert 2 <= pages_of(page.page.pdf(format="A4", print_background=True)) <= 4
+    other = record(training(rounds=5, clients=4), tmp_path / "other")
+    write_audit(other.path, an_audit(history.contents.head, other.clients, {"1"}))
+    assert page_data(other)["trigger"] is None

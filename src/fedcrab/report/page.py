@@ -31,6 +31,7 @@ from fedcrab.report.page_data import (
     suspects_of,
 )
 from fedcrab.report.page_recoveries import recoveries_of
+from fedcrab.report.trigger import trigger_facts
 from fedcrab.types import ClientId
 
 ASSETS = files("fedcrab.report") / "assets"
@@ -114,13 +115,12 @@ def page_data(
     key: Path | None = None,
     since: Mapping[ClientId, int] | None = None,
     incident: Incident | None = None,
-    trigger: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that the page says, as plain values; ``accuracy`` evaluates the kept models too.
 
     Certificates are called signed only where their signature holds for the public ``key``. ``since`` maps a
-    malicious client to its first malicious round, where that is not the first round. ``trigger`` is what an
-    audit found, as :func:`fedcrab.report.trigger.trigger_facts` gives it.
+    malicious client to its first malicious round, where that is not the first round. What
+    ``audit`` or ``detect`` kept about a trigger is read and shown.
     """
     recoveries = recoveries_of(recovered, history, key) if recovered else None
     marked = list(malicious) or (recoveries["malicious"] if recoveries else [])
@@ -133,7 +133,7 @@ def page_data(
         "version": __version__,
         "written": datetime.now(UTC).isoformat(timespec="minutes"),
         "incident": asdict(incident or Incident()),
-        "trigger": dict(trigger) if trigger else None,
+        "trigger": trigger_facts(history, recovered),
         "marked": [client for client in marked if client in set(clients.clients)],
         "since": {client: t for client, t in rounds.items() if t},
         "recoveries": recoveries,

@@ -1,22 +1,66 @@
-"""An audit as a table, and the trigger as a picture."""
+"""An audit as a table, as a picture, and as the page shows it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
 from rich.text import Text
 
+from fedcrab.detect.saved_audit import read_audit
+from fedcrab.history import History
 from fedcrab.rollback.malicious import quoted
 from fedcrab.terminal_table import Column, FittedTable
 
 if TYPE_CHECKING:  # both need torch
     from fedcrab.audit import Inversion
     from fedcrab.experiment.forensics import Investigation
+
+
+CAPTIONS = {
+    "mask": "where it is (mask)",
+    "trigger": "what it paints",
+    "example": "an example",
+    "stamped": "the same, taken for class {label}",
+}
+
+
+def trigger_facts(history: History, recovered: Path | None = None) -> dict[str, Any] | None:
+    """What ``audit`` or ``detect`` kept about the final model, as plain values; None without such a file."""
+    head = history.contents.head
+    kept = read_audit(recovered, head) if recovered else None
+    kept = kept or read_audit(history.path, head)
+    final = next((row for row in kept["models"] if row["model"] == "final"), None) if kept else None
+    if kept is None or final is None:
+        return None
+    when, pictures = kept["timeline"], kept["pictures"] or {}
+    taught: dict[str, Any] = next((t for t in kept["taught"] if t["about"] == "trigger"), {})
+    return {
+        "planted": final["planted"],
+        "label": final["class"],
+        "success": final["success"],
+        "confidence": final["confidence"],
+        "since": when["planted"] if when else None,
+        "lifts": list(zip(when["rounds"], when["lifts"], strict=True)) if when else [],
+        "pictures": [
+            {
+                **{side: pictures[name][side] for side in ("width", "height", "channels")},
+                "title": caption.format(label=final["class"]),
+                "pixels": {"kind": "u8", "base64": pictures[name]["base64"]},
+            }
+            for name, caption in CAPTIONS.items()
+            if name in pictures
+        ],
+        "taught": [
+            {field: row[field] for field in ("client", "part", "named", "since")}
+            for row in taught.get("clients", [])
+        ],
+        "unknown": " ".join([*taught.get("notes", []), *kept["notes"]]),
+    }
 
 
 SHADES = " ░▒▓█"

@@ -7,7 +7,8 @@ const FLAGS = {
 };
 
 function prepareCertificates() {
-  const certified = (page.facts.recoveries?.methods ?? []).filter((row) => row.certificate);
+  const every = (page.facts.recoveries?.methods ?? []).filter((row) => row.certificate);
+  const certified = every.some((row) => !row.reference) ? every.filter((row) => !row.reference) : every;
   byId("certificate").hidden = !certified.length;
   show(byId("certificate-words"), certified.map((row) => certificateInWords(row)), certified.length ? notProved() : null);
 }

@@ -47,20 +47,21 @@ function drawLifts() {
 }
 
 function taughtBy({ taught, unknown }) {
-  if (!taught?.length) return unknown ? el("p", { class: "note" }, `Who taught it is not known: ${unknown}`) : null;
+  if (!taught?.length) return page.facts.trigger.planted && unknown ? el("p", { class: "note" }, `Who taught it is not known. ${unknown}`) : null;
   const places = new Map(page.facts.clients.map((id, place) => [id, place]));
   const named = taught.filter((row) => row.named && places.has(row.client)).map((row) => places.get(row.client));
   const taken = named.every((client) => state.marked.has(client));
   const take = el("button", { type: "button", id: "take-teachers", class: "primary", disabled: taken, click: () => change({ marked: new Set([...state.marked, ...named]) }) },
     taken ? "Those who taught it are marked" : `Mark ${named.length === 1 ? "the client that" : `the ${whole.format(named.length)} clients that`} taught it`);
-  const most = Math.max(...taught.map((row) => row.part), 1e-300);
-  const shown = taught.slice(0, Math.max(12, named.length));
+  const rows = [...taught].sort((a, b) => b.part - a.part);
+  const most = Math.max(rows[0].part, 1e-300);
+  const shown = rows.slice(0, Math.max(8, named.length));
   return [
     el("div", { class: "headed" }, el("h3", {}, "Who taught it"), named.length ? take : null),
     named.length ? null : el("p", { class: "note" }, "Nobody stands out clearly: the bars are a ranking, not names."),
     el("div", { class: "meters" }, shown.map((row) => {
-      const line = meter(row.client, row.part / most, percent(row.part / most), row.named ? "poison" : "");
-      if (row.named) line.append(el("span", { class: "why" }, row.since == null ? "taught it" : `taught it from round ${row.since} on`));
+      const line = meter(row.client, row.part / most, percent(Math.max(0, row.part / most)), row.named ? "poison" : "");
+      if (row.named) line.append(el("span", { class: "why" }, row.since == null ? "taught it" : `taught it from ${roundAndTime(row.since)} on`));
       return line;
     })),
     taught.length > shown.length ? el("p", { class: "note" }, `and ${plural(taught.length - shown.length, "client")} with less each`) : null,
