@@ -17,13 +17,8 @@ from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
 from fedcrab.recover.fedrecover import PAIRS
 from fedcrab.recover.methods import METHODS, default_method
-<<<<<<< HEAD
 from fedcrab.recover.pacing import FEWEST, FEWEST_OF_FEW, LONGEST, SETTLED
-from fedcrab.report.page_clients import PageClients, PageGram, points_of
-=======
-from fedcrab.recover.pacing import FEWEST, LONGEST, SETTLED
 from fedcrab.report.page_clients import PageClients, PageGram, by_influence, points_of
->>>>>>> 7ab9315 (Incident page: headline with the state of the incident, times, print)
 from fedcrab.rollback.decision import PRESETS
 from fedcrab.rollback.onset import onset
 from fedcrab.rollback.warnings import SENTENCES, caveats_of_the_history, earlier_recoveries
