@@ -1,10 +1,13 @@
 """What is declared of a simulated softmax regression is true of it, and its certificates hold."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from fedcrab import History, plan
+from fedcrab import ConfigError, History, plan
 from fedcrab.certificate import SOUND, read_certificate, verify_certificate
 from fedcrab.experiment.config import load_config
 from fedcrab.experiment.known_constants import known_assumptions
@@ -129,3 +132,40 @@ def test_answers_with_other_batches_prove_nothing_unless_batches_are_full(traine
     for name, term in table["terms"].items():
         if name.startswith("distance.") and term["flag"] == SOUND:
             assert term["value"] >= apart * (1 - 1e-6), name
+
+
+def test_a_certified_replay_proves_more_than_a_plain_one(trained) -> None:
+    place, setup = trained
+    bad, history = setup.attackers.clients, History.open(place / "h")
+    again = recover_to_end("retrain", history, bad, setup, batches="history").model
+    proved = {}
+    for name, more in (("plain-replay", []), ("proof", ["proof=0.05"])):
+        changes = ["batches=history", *more]
+        recover_command(place / "h", bad, "replay", place / name, changes=changes, workers=0)
+        path = place / name / "replay" / "certificate.json"
+        assert verify_certificate(path) == []
+        table = read_certificate(path)
+        model = RecoveryFolder.open(path.parent).model(history)
+        apart = float(np.linalg.norm(model.astype(np.float64) - again))
+        sound = {
+            n: t["value"]
+            for n, t in table["terms"].items()
+            if n.startswith("distance.") and t["flag"] == SOUND
+        }
+        assert "distance.replayed" in sound
+        assert all(value >= apart * (1 - 1e-6) for value in sound.values())
+        proved[name] = table["conclusion"]["value"]
+    assert proved["proof"] < proved["plain-replay"]
+    if setup.config.local.batch != 64:
+        with pytest.raises(ConfigError, match="answers with the history's batches"):
+            recover_command(place / "h", bad, "replay", place / "x", changes=["proof=0.1"], workers=0)
+
+
+def test_nothing_is_proved_of_a_network() -> None:
+    setup = prepare(load_config("digits", [*COMMON, "model=mlp", "rounds=1"]), workers=0)
+    with tempfile.TemporaryDirectory() as place:
+        with open_for_training(setup, Path(place) / "h", resume=False) as history:
+            list(run(setup, history))
+        history = History.open(Path(place) / "h")
+        with pytest.raises(ConfigError, match="proof needs a convex loss: 'mlp' is none"):
+            recover_to_end("replay", history, setup.attackers.clients, setup, proof=0.1)

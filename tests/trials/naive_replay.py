@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedcrab.certificate.replay_bound import ReplayRecord
 from fedcrab.history import History
+from fedcrab.recover.replay_record import ReplayRecord
 from fedcrab.rollback.decision import Plan
 from trials.convex import Problem
 

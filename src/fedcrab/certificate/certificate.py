@@ -61,8 +61,9 @@ def certificate_terms(
     guessed: Mapping[str, Estimate],
     *,
     vectors: bool = True,
+    replayed: bool = True,
 ) -> dict[str, Term]:
-    """All terms by name; without ``vectors`` those of certificates of format 1."""
+    """All terms by name; without ``vectors`` those of format 1, without ``replayed`` those of format 2."""
     facts, given = poison_bounds(plan), inputs.assumptions
     answers, checked = None, dict[str, Term]()
     if not inputs.same_batches:  # then W, which draws the history's, is another training than was run
@@ -88,7 +89,9 @@ def certificate_terms(
     terms |= {f"retraining.{name}": term for name, term in later.items()}
     poison = terms["poison.rollback" if psi or plan.rollback_round == 0 else "poison.influence"]
     terms |= _noise(inputs, plan, evidence, poison)
-    terms |= distance_terms(inputs, given, plan, facts, psi, evidence, terms, answers=answers)
+    terms |= distance_terms(
+        inputs, given, plan, facts, psi, evidence, terms, answers=answers, replayed=replayed
+    )
     terms |= theorem_terms(plan, facts, given, known, evidence.steps)
     if not vectors:
         return terms
@@ -176,7 +179,9 @@ def _noise(inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts, poison: Term
 
 
 FIRST = "fedcrab certificate 1"  # lengths only; still verified
-FORMAT = "fedcrab certificate 2"
+SECOND = "fedcrab certificate 2"  # without a term for a replay; still verified
+FORMAT = "fedcrab certificate 3"
+FORMATS = (FIRST, SECOND, FORMAT)
 Steps = Sequence[Step | Mapping[str, Any]]
 
 
@@ -218,7 +223,7 @@ class Certificate:
         """As plain values; ``nudge`` shifts every number before rounding, by a share of it."""
         by, best = conclusion(self.terms)
         inputs = self.inputs.to_table()
-        beside = self._doing_nothing(nudge) if self.format == FORMAT else {}
+        beside = self._doing_nothing(nudge) if self.format != FIRST else {}
         return {
             "format": self.format,
             "inputs": inputs,
@@ -287,7 +292,9 @@ def build_certificate(
         evidence = replace(evidence, retrained=None, retrained_steps=None)
     refuse_refuted(inputs.assumptions, plan, evidence)
     guessed = estimates(plan, inputs.assumptions) if inputs.estimate else {}
-    terms = certificate_terms(inputs, plan, evidence, guessed, vectors=format != FIRST)
+    terms = certificate_terms(
+        inputs, plan, evidence, guessed, vectors=format != FIRST, replayed=format == FORMAT
+    )
     subject = _subject(plan, evidence)
     if format != FIRST:
         subject["answers"] = _sha(_names(plan, evidence)) if evidence.answers else None

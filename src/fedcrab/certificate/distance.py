@@ -34,10 +34,12 @@ from fedcrab.certificate.assumptions import SOUND, Assumptions, Term, finite, le
 from fedcrab.certificate.document import Inputs
 from fedcrab.certificate.path_length import SAME, apart, is_one_map, shortest_legs
 from fedcrab.certificate.poison import EXACT, GEOMETRY, UNIT, PoisonBounds
+from fedcrab.certificate.replay_bound import replayed_term
 from fedcrab.certificate.vector_terms import vector_terms
 from fedcrab.history.records import RoundRecord
 from fedcrab.recover.answers import Answers
 from fedcrab.recover.folder import RecoveryArtifacts
+from fedcrab.recover.replay_record import ReplayRecord
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId
 
@@ -111,10 +113,12 @@ def distance_terms(
     terms: Mapping[str, Term],
     *,
     answers: Sequence[Answers] | None,
+    replayed: bool,
 ) -> dict[str, Term]:
     """Every bound of ‖recovered - W_T‖ that there are grounds for, from the terms so far.
 
-    ``answers`` are those of recovery and history; None gives the terms of certificates of format 1.
+    ``answers`` are those of recovery and history; None gives the terms of certificates of format 1. Without
+    ``replayed`` they are those of format 2, which has no term for a replay.
     """
     followed = inputs.crab is not None and inputs.aggregation == "fedavg" and inputs.same_batches
     by_crab = evidence.steps if followed else None
@@ -125,17 +129,27 @@ def distance_terms(
         "distance.kept": _by_kept(plan, facts, psi, given, evidence),
         "distance.poisoned": _by_poisoned(plan, evidence, terms["poison.whole"]),
     }
+    records = records_of(evidence.steps) if replayed and inputs.same_batches else ()
+    if replayed:
+        found["distance.replayed"] = replayed_term(
+            records, facts, psi, given, first=plan.rollback_round, start=begun
+        )
     if answers is None:
         found["distance.coupled"] = coupled(plan, facts, psi, given, by_crab, begun)
     else:
         found |= vector_terms(
-            plan, facts, psi, given, evidence, answers, by_crab, begun, found["distance.poisoned"]
+            plan, facts, psi, given, evidence, answers, by_crab, begun, found["distance.poisoned"], records
         )
     return {
         **found,
         "distance.residual": _by_residual(facts, given, evidence),
         "distance.measured": _measured(plan, evidence, inputs.same_batches),
     }
+
+
+def records_of(steps: Sequence[Table] | None) -> tuple[ReplayRecord, ...]:
+    """The records of a replay's steps; none of other methods'."""
+    return tuple(ReplayRecord.from_table(step["record"]) for step in steps or () if "record" in step)
 
 
 def _by_parts(evidence: RecoveryArtifacts, terms: Mapping[str, Term]) -> Term:

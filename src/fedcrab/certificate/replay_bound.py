@@ -22,92 +22,22 @@ The standard error of the corrections is not a bound: it was exceeded in half of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from math import isfinite, sqrt
-from typing import Any
+from collections.abc import Sequence
+from math import inf, sqrt
 
-import numpy as np
-
-from fedcrab.certificate.assumptions import Assumptions
+from fedcrab.certificate.assumptions import SOUND, Assumptions, Term, finite, unknown
+from fedcrab.certificate.path_length import is_one_map
 from fedcrab.certificate.poison import UNIT, PoisonBounds
-from fedcrab.errors import ConfigError
-from fedcrab.types import ClientId, Vector
-from fedcrab.vectors import stretches
+from fedcrab.recover.replay_record import ReplayRecord
 
 CANCELLED = 2.0**-25  # of the lengths: what a square root of a difference of squares can lose
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRecord:
-    """What one replayed round leaves for the certificate; lengths are over the trained numbers."""
-
-    round: int
-    error: float  # ‖a‖, a = step - Σ_asked p_c·û_c - Σ_others p_c·q_c
-    inner: float  # ⟨a, v⟩
-    apart: float  # ‖v‖ = ‖x_t - M_t‖
-    others: float  # P, the share of those not asked
-    stored: float  # Σ_others p_c·ε_c: how far stored updates are from those that were sent
-    travelled: float  # Σ p_c·‖û_c or q_c‖, for what float32 loses
-    model_error: float = 0.0  # how far the history's model, as it was rebuilt, is from M_t
-
-    def __post_init__(self) -> None:
-        numbers = [getattr(self, f.name) for f in fields(self)]
-        if not all(isinstance(n, int | float) and isfinite(n) for n in numbers) or self.round < 0:
-            raise ConfigError(f"a replayed round is recorded in finite numbers, got {numbers}")
-        least = min(self.error, self.apart, self.others, self.stored, self.travelled, self.model_error)
-        if least < 0 or self.others > 1 + 1e-9:
-            raise ConfigError(f"lengths are 0 or more and shares at most 1, got {numbers}")
-
-    @classmethod
-    def of(
-        cls,
-        round: int,
-        *,
-        before: Vector,
-        after: Vector,
-        history: Vector,
-        examples: Mapping[ClientId, float],
-        asked: Mapping[ClientId, Vector],
-        stored: Mapping[ClientId, Vector],
-        errors: Mapping[ClientId, float] | None = None,
-        model_error: float = 0.0,
-        trained: Sequence[slice],
-    ) -> ReplayRecord:
-        """Measure a step from x_t to x_{t+1}: ``examples`` of all honest clients of the round.
-
-        ``asked`` are the fresh answers at x_t, ``stored`` the q_c of the others, ``errors`` their ε_c,
-        ``history`` is M_t, rebuilt to within ``model_error``.
-        """
-        whole, a_a, a_v, v_v = sum(examples.values()), 0.0, 0.0, 0.0
-        shares = {client: n / whole for client, n in examples.items()}
-        used = {client: asked.get(client, stored.get(client)) for client in examples}
-        if missing := [client for client, vector in used.items() if vector is None]:
-            raise ConfigError(f"client {missing[0]!r} has neither an answer nor a stored update")
-        lengths = dict.fromkeys(used, 0.0)
-        for part in stretches(trained, 1):
-            start = before[part].astype(np.float64)
-            v, a = start - history[part], after[part] - start
-            for client, vector in used.items():
-                row = np.asarray(vector)[part].astype(np.float64)
-                a = a - shares[client] * row
-                lengths[client] += float(row @ row)
-            a_a, a_v, v_v = a_a + float(a @ a), a_v + float(a @ v), v_v + float(v @ v)
-        others = [client for client in examples if client not in asked]
-        lost = sum(shares[c] * (errors or {}).get(c, 0.0) for c in others)
-        far = sum(shares[c] * sqrt(square) for c, square in lengths.items())
-        share = sum(shares[c] for c in others)
-        return cls(round, sqrt(a_a), a_v, sqrt(v_v), share, lost, far, model_error)
-
-    def strayed(self, centre: float) -> float:
-        """‖a - P(C-1)v‖, at most."""
-        factor = self.others * (centre - 1)
-        square = self.error**2 - 2 * factor * self.inner + (factor * self.apart) ** 2
-        return sqrt(max(square, 0.0)) + CANCELLED * (self.error + abs(factor) * self.apart)
-
-    def to_table(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
+def strayed(record: ReplayRecord, centre: float) -> float:
+    """‖a - P(C-1)v‖, at most."""
+    factor = record.others * (centre - 1)
+    square = record.error**2 - 2 * factor * record.inner + (factor * record.apart) ** 2
+    return sqrt(max(square, 0.0)) + CANCELLED * (record.error + abs(factor) * record.apart)
 
 
 def replay_bound(
@@ -117,17 +47,19 @@ def replay_bound(
     given: Assumptions,
     *,
     first: int,
+    start: float = 0.0,
     enclosed: Sequence[float] | None = None,
 ) -> float | None:
     """D after the last round, from the rollback round ``first`` on; None where nothing bounds it.
 
+    ``start`` is how far from the rollback model recovery began.
     ``enclosed`` gives ‖x_t - m‖ + R for each round t, of :func:`fedcrab.certificate.enclosure.enclosed`.
     Every round with an honest client needs a record.
     """
     expansion, affine = given.local_expansion(), given.local_affine()
     if expansion is None or affine is None:
         return None
-    replayed, gap = {record.round: record for record in records}, psi[first]
+    replayed, gap = {record.round: record for record in records}, psi[first] + start
     for t in range(first, len(facts.busy)):
         record = replayed.get(t)
         if enclosed is not None:
@@ -139,6 +71,50 @@ def replay_bound(
         apart = record.apart + record.model_error
         gap = min(gap, apart + psi[t])
         unknown = affine[1] * apart + abs(1 - affine[0]) * record.model_error
-        gap = expansion * gap + record.strayed(affine[0]) + record.others * unknown + record.stored
+        gap = expansion * gap + strayed(record, affine[0]) + record.others * unknown + record.stored
         gap += 16 * UNIT * (facts.reach[t] + psi[t] + gap + record.apart + record.travelled)
     return gap
+
+
+FORMULA = (
+    "a replay and the retraining side by side: D ← κD + ‖step - what answers, stored updates and C say‖ + "
+    "P·ρ‖x_t - M_t‖ + Σ p_c·ε_c; D ≤ ‖x_t - M_t‖ + ψ_t"
+)
+ASSUMES = (
+    "recovery is a replay, its steps are as reported",
+    "clients train in recovery as they did in the history: same epochs, batches and examples",
+    "Ψ is a bound",
+)
+
+
+def replayed_term(
+    records: Sequence[ReplayRecord],
+    facts: PoisonBounds,
+    psi: Sequence[float] | None,
+    given: Assumptions,
+    *,
+    first: int,
+    start: float,
+) -> Term:
+    """distance.replayed: the bound of a replay from the records of its steps."""
+    bound = None
+    if psi is not None and records:
+        bound = replay_bound(records, facts, psi, given, first=first, start=start)
+    if bound is None:
+        return unknown(FORMULA, *ASSUMES, "κ", "the records of every step of a replay")
+    return finite(Term(bound, SOUND, FORMULA, ASSUMES))
+
+
+def last_replayed_residual(facts: PoisonBounds, given: Assumptions, records: Sequence[ReplayRecord]) -> float:
+    """r(M̃) where the last step asked everybody: M̃ = A(x) + a; infinite where it did not, or rounds differ.
+
+    ‖A(M̃) - M̃‖ ≤ κ‖a‖ + κ‖A(x) - x‖ + ‖a‖, and ‖A(x) - x‖ ≤ ‖step‖ + ‖a‖.
+    """
+    expansion = given.local_expansion()
+    if not records or expansion is None or not is_one_map(facts, given):
+        return inf
+    last = records[-1]
+    if last.round != len(facts.busy) - 1 or last.others > 0:
+        return inf
+    mistake = last.error + 8 * UNIT * (facts.reach[-1] + last.apart + last.travelled)
+    return float(expansion * (last.step + mistake) + (1 + expansion) * mistake)

@@ -11,8 +11,10 @@ from fedcrab.certificate.coupled_bound import coupled_bound, last_step_residual
 from fedcrab.certificate.enclosure import Problem, anchored, enclosed
 from fedcrab.certificate.path_length import apart, is_one_map
 from fedcrab.certificate.poison import PoisonBounds
+from fedcrab.certificate.replay_bound import last_replayed_residual
 from fedcrab.recover.answers import Answers
 from fedcrab.recover.folder import RecoveryArtifacts
+from fedcrab.recover.replay_record import ReplayRecord
 from fedcrab.rollback.decision import Plan
 
 ANCHORED = (
@@ -37,6 +39,7 @@ def vector_terms(
     by_crab: Sequence[Mapping[str, Any]] | None,
     begun: float,
     poisoned: Term,
+    records: Sequence[ReplayRecord] = (),
 ) -> dict[str, Term]:
     """distance.coupled, distance.anchored, distance.enclosed and poison.enclosed."""
     assumes = (PSI, REPORTED, *((FULL,) if given.full_batch else ()))
@@ -66,6 +69,7 @@ def vector_terms(
             "poison.enclosed": _term(min(ball.reach(problem.flat(last)), problem.psi[-1]), POISONED, assumes),
         }
     free = last_step_residual(facts, given, plan, by_crab)
+    free = min(free, last_replayed_residual(facts, given, records))
     measured = inf
     if given.residual is not None and is_one_map(facts, given):
         measured, assumes = given.residual, (*assumes, RESIDUAL)

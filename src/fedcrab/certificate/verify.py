@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcrab.certificate.certificate import FIRST, FORMAT, build_certificate
+from fedcrab.certificate.certificate import FORMATS, build_certificate
 from fedcrab.certificate.document import Inputs, digests, read_certificate, signature_problems
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
@@ -29,8 +29,8 @@ def verify_certificate(
     the folder of a retraining (``retrain`` beside the recovery's, unless told), ``key`` a public key.
     """
     table = read_certificate(path)
-    if table.get("format") not in (FIRST, FORMAT):
-        return [f"{path}: format: neither {FIRST!r} nor {FORMAT!r}"]
+    if table.get("format") not in FORMATS:
+        return [f"{path}: format: none of {', '.join(map(repr, FORMATS))}"]
     problems = input_problems(table)
     if not problems:
         opened = history_of(path.parent, history)

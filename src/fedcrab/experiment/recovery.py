@@ -13,7 +13,7 @@ from fedcrab.attack import Trigger
 from fedcrab.errors import ConfigError
 from fedcrab.evaluate import AttackSuccess, accuracy, attack_success
 from fedcrab.experiment import names
-from fedcrab.experiment.known_constants import noised_start
+from fedcrab.experiment.known_constants import known_assumptions, noised_start
 from fedcrab.experiment.setup import Setup, aggregate_of
 from fedcrab.history import History
 from fedcrab.recover import Step
@@ -77,6 +77,8 @@ class RecoveryRun:
         planned = {name: changes.pop(name) for name in PLANNED if name in changes}
         decided = (plans or Plans(history, malicious)).decided({**row.plan, **planned})
         names.check_settings(f"method {method!r}", row.function, {**row.settings, **changes})
+        if row.keeps_answers(changes):
+            changes = {**_constants(setup, decided, batches), **changes}
         clients, epochs = _clients(setup, method, batches), setup.config.local.epochs
         self._fleet = MeteredFleet(clients, epochs=epochs)
         self._run = MethodRun(
@@ -141,6 +143,21 @@ def _clients(setup: Setup, method: str, batches: str) -> Fleet:
     if batches == "history":
         return setup.fleet
     return setup.fleet_again(2 if method == names.REFERENCE else 1)
+
+
+def _constants(setup: Setup, plan: Plan, batches: str) -> dict[str, Any]:
+    """C, ρ and whether batches are full, where they are known of these clients: softmax regression."""
+    known = known_assumptions(setup, plan)
+    affine = known.local_affine()
+    if affine is None:
+        raise ConfigError(
+            f"proof needs a convex loss: {setup.config.model!r} is none, softmax is; recover without it"
+        )
+    if not known.full_batch and batches != "history":
+        raise ConfigError(
+            "proof needs answers with the history's batches, which are sampled here: --set batches=history"
+        )
+    return {"centre": affine[0], "spread": affine[1], "full_batch": known.full_batch}
 
 
 class Plans:

@@ -56,6 +56,7 @@ class Method:
     contacts: Callable[[History, int], Sequence[int]] | None = None  # from a round on: those that ask all
     most: int | None = None  # asked in each of these rounds, of those who took part; None: all
     remark: str = ""  # what a count of these rounds does not say
+    keeps_answers: Callable[[Settings], bool] = lambda _: False  # whether its certificate needs them
     needs_probe: bool = False  # whether it trains on the server's own examples, given as ``probe``
     batches: str = "history"  # of simulated clients in results whose key does not say which they drew
 
@@ -158,11 +159,13 @@ METHODS: Mapping[str, Method] = {
         replay,
         "hardened",
         Compact(),
+        added={"proof": None, "centre": None, "spread": None, "full_batch": False},
         start="rollback",
         check=replay_needs,
         length=_from_rollback,
         remark="about: decided while it runs",
         batches="fresh",
+        keeps_answers=lambda settings: settings.get("proof") is not None,
     ),
     "crab-paper": Method(
         "Crab, as published",

@@ -31,9 +31,11 @@ from fedcrab.admission import no_updates
 from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.errors import HistoryError
 from fedcrab.history import History
+from fedcrab.recover.certified_replay import Proof, certified_replay
 from fedcrab.recover.correction import Correction, Rows, correction_of, estimated_correction, unexplored
 from fedcrab.recover.fedrecover import trained_only
 from fedcrab.recover.pacing import Pacing
+from fedcrab.recover.replay_record import recorded
 from fedcrab.recover.step import (
     Pair,
     Pairs,
@@ -65,6 +67,10 @@ def replay(
     asked: int | None = None,
     settle: int | None = None,
     trust: bool = False,
+    proof: float | None = None,
+    centre: float | None = None,
+    spread: float | None = None,
+    full_batch: bool = False,
 ) -> Iterator[Step]:
     """Recover from the plan's rollback model, round by round; needs a history by Compact or Everything.
 
@@ -72,15 +78,26 @@ def replay(
     ``settle`` is how many of the last rounds ask every honest participant (None: a fortieth, or one more).
     ``trust`` takes the mean of two asked in place of a robust mean of five: for an operator who is sure that
     no attacker is left.
+    ``proof`` replays by what can be proved instead (:mod:`fedcrab.recover.certified_replay`): a client is
+    asked where more than this share of a step would be unknown. It needs C and ρ of the clients' training as
+    ``centre`` and ``spread``, and whether batches are full.
     ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
     recovery that was interrupted; the recovery resumes from there.
     """
     check_epochs(epochs)
+    if proof is not None:
+        Proof.of(proof, centre, spread, full_batch)
     pacing = Pacing(every, asked, settle, trust)
     check_history(plan.history)
     rule, replayed = aggregate or fedavg(), range(plan.rollback_round, len(plan.history.rounds))
     check_answers(rule, {t: plan.honest(t) for t in replayed})  # every stored row goes through the rule
-    return _replay(_Scene(plan, fleet, epochs, pacing, rule), after)
+
+    def steps(asked: Fleet) -> Iterator[Step]:
+        if proof is None:
+            return _replay(_Scene(plan, asked, epochs, pacing, rule), after)
+        return certified_replay(plan, asked, rule, epochs, after, Proof.of(proof, centre, spread, full_batch))
+
+    return recorded(plan, fleet, steps, after)
 
 
 def check_history(history: History) -> None:

@@ -52,7 +52,9 @@ class MethodRun:
         self.method, self.plan, self.traits = method, plan, METHODS[method]
         self.settings = {**self.traits.settings, **(settings or {})}
         self._saved, self._bare, self._epochs = saved, fleet, epochs
-        self._answers = AnswerFolder(saved, plan.history.charter.layout) if anchor and saved else None
+        self._anchor = anchor and saved is not None
+        kept = anchor or self.traits.keeps_answers(self.settings)
+        self._answers = AnswerFolder(saved, plan.history.charter.layout) if kept and saved else None
         self._fleet = fleet if self._answers is None else self._recorded(self._answers)
         self._fixed: dict[str, Any] = {"aggregate": aggregate, "epochs": epochs}
         self._fixed |= {"probe": probe} if self.traits.needs_probe else {}
@@ -80,7 +82,7 @@ class MethodRun:
         """
         if self._saved is None:
             raise ConfigError("a recovery is kept in a directory: give saved")
-        told = {"anchor": True} if self._answers is not None else {}
+        told = {"anchor": True} if self._anchor else {}
         self._start = start
         self._steps = resumable(
             self._saved,
@@ -124,7 +126,7 @@ class MethodRun:
     @property
     def anchored(self) -> int:
         """How many clients are asked once more at the recovered model."""
-        return len(honest_clients(self.plan)) if self._answers is not None else 0
+        return len(honest_clients(self.plan)) if self._anchor else 0
 
     def __iter__(self) -> Iterator[Step]:
         """The steps; only the time that the method itself takes is counted."""
@@ -141,7 +143,7 @@ class MethodRun:
 
     def _ask_once_more(self) -> None:
         """Every honest client's answer to the recovered model, unless an earlier run has it."""
-        if self._answers is None:
+        if self._answers is None or not self._anchor:
             return
         started, model = time.perf_counter(), self.model
         if not self._answers.has(model, honest_clients(self.plan)):

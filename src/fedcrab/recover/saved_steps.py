@@ -23,6 +23,7 @@ from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.files import Lock, file_errors, make_directory, read_json, sync_directory, write_named
 from fedcrab.history.snapshots import Snapshots
+from fedcrab.recover.replay_record import ReplayRecord
 from fedcrab.recover.step import Lengths, Pair, Pairs, Step
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Vector
@@ -229,6 +230,11 @@ def _checked(path: Path, step: Any) -> Mapping[str, Any]:
         raise DamagedError(f"{path}: the step of round {step['round']} has numbers that cannot be")
     if "measured" in step:
         _check_measured(path, step)
+    if "record" in step:
+        try:
+            ReplayRecord.from_table(step["record"])
+        except ConfigError as error:
+            raise DamagedError(f"{path}: the step of round {step['round']}: {error}") from error
     return dict(step)
 
 

@@ -95,6 +95,7 @@ class Step:
     measured: Lengths | None = None  # for the certificate of a crab
     replay: ReplayState | None = None  # what the corrected replay measured, and goes on with
     server: ServerState | None = field(default=None, repr=False)  # of a server's own rule, after the step
+    record: Mapping[str, Any] | None = None  # for the certificate of a replay: a ReplayRecord as plain values
 
     @property
     def exact(self) -> tuple[ClientId, ...]:
@@ -130,6 +131,7 @@ class Step:
             "skipped": self.skipped,
             **({} if self.measured is None else {"measured": asdict(self.measured)}),
             **({} if self.replay is None else {"replay": asdict(self.replay)}),
+            **({} if self.record is None else {"record": dict(self.record)}),
         }
 
     @classmethod
@@ -153,6 +155,7 @@ class Step:
             measured=Lengths(**table["measured"]) if "measured" in table else None,
             replay=ReplayState(**table["replay"]) if "replay" in table else None,
             server=server,
+            record=table.get("record"),
         )
 
 

@@ -1,0 +1,160 @@
+"""What each round of a replay leaves for the certificate: six lengths, measured while the vectors are there.
+
+With v = x_t - M_t, p the shares of the round's honest clients, û_c the fresh answers of those asked and q_c
+the stored updates of the others,
+
+    a = step - Σ_asked p_c·û_c - Σ_others p_c·q_c
+
+is how far the step was from what the answers and the stored updates say. However the correction was made
+makes no difference. :mod:`fedcrab.certificate.replay_bound` has the bound that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite, sqrt
+from typing import Any
+
+import numpy as np
+
+from fedcrab.errors import ConfigError
+from fedcrab.recover.step import Step
+from fedcrab.rollback.decision import Plan
+from fedcrab.types import ClientId, Fleet, Updates, Vector
+from fedcrab.vectors import stretches
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRecord:
+    """What one replayed round leaves for the certificate; lengths are over the trained numbers."""
+
+    round: int
+    error: float  # ‖a‖
+    inner: float  # ⟨a, v⟩
+    apart: float  # ‖v‖ = ‖x_t - M_t‖
+    others: float  # P, the share of those not asked
+    stored: float  # Σ_others p_c·ε_c: how far stored updates are from those that were sent
+    travelled: float  # Σ p_c·‖û_c or q_c‖, for what float32 loses
+    step: float  # ‖x_{t+1} - x_t‖
+    model_error: float = 0.0  # how far the history's model, as it was rebuilt, is from M_t
+
+    def __post_init__(self) -> None:
+        numbers = [getattr(self, f.name) for f in fields(self)]
+        if not all(_is_number(n) for n in numbers) or self.round < 0:
+            raise ConfigError(f"a replayed round is recorded in finite numbers, got {numbers}")
+        lengths = (self.error, self.apart, self.others, self.stored, self.travelled, self.step)
+        if min(*lengths, self.model_error) < 0 or self.others > 1 + 1e-9:
+            raise ConfigError(f"lengths are 0 or more and shares at most 1, got {numbers}")
+
+    @classmethod
+    def of(
+        cls,
+        round: int,
+        *,
+        before: Vector,
+        after: Vector,
+        history: Vector,
+        examples: Mapping[ClientId, float],
+        asked: Mapping[ClientId, Vector],
+        stored: Mapping[ClientId, Vector],
+        errors: Mapping[ClientId, float] | None = None,
+        model_error: float = 0.0,
+        trained: Sequence[slice],
+    ) -> ReplayRecord:
+        """Measure a step from x_t to x_{t+1}: ``examples`` of all honest clients of the round.
+
+        ``asked`` are the fresh answers at x_t, ``stored`` the q_c of the others, ``errors`` their ε_c,
+        ``history`` is M_t, rebuilt to within ``model_error``.
+        """
+        whole, a_a, a_v, v_v, s_s = sum(examples.values()), 0.0, 0.0, 0.0, 0.0
+        shares = {client: n / whole for client, n in examples.items()}
+        used = {client: asked.get(client, stored.get(client)) for client in examples}
+        if missing := [client for client, vector in used.items() if vector is None]:
+            raise ConfigError(f"client {missing[0]!r} has neither an answer nor a stored update")
+        lengths = dict.fromkeys(used, 0.0)
+        for part in stretches(trained, 1):
+            start = before[part].astype(np.float64)
+            v, a = start - history[part], after[part] - start
+            s_s += float(a @ a)
+            for client, vector in used.items():
+                row = np.asarray(vector)[part].astype(np.float64)
+                a = a - shares[client] * row
+                lengths[client] += float(row @ row)
+            a_a, a_v, v_v = a_a + float(a @ a), a_v + float(a @ v), v_v + float(v @ v)
+        others = [client for client in examples if client not in asked]
+        lost = sum(shares[c] * (errors or {}).get(c, 0.0) for c in others)
+        far = sum(shares[c] * sqrt(square) for c, square in lengths.items())
+        share = sum(shares[c] for c in others)
+        return cls(round, sqrt(a_a), a_v, sqrt(v_v), share, lost, far, sqrt(s_s), model_error)
+
+    def to_table(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_table(cls, table: Any) -> ReplayRecord:
+        """What :meth:`to_table` wrote down; anybody may have changed it."""
+        names = {f.name for f in fields(cls)}
+        if not isinstance(table, Mapping) or {*table} != names or not isinstance(table["round"], int):
+            raise ConfigError("the record of a replayed round has other fields")
+        return cls(**table)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+class Listening:
+    """A fleet around a fleet that remembers the answers since it was last asked for them."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._heard = fleet, dict[ClientId, Vector]()
+
+    def train(
+        self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
+    ) -> Updates:
+        """What the fleet inside answers."""
+        updates = self._fleet.train(model, clients, round=round, epochs=epochs)
+        self._heard |= dict(zip(updates.clients, updates.vectors, strict=True))
+        return updates
+
+    def heard(self, clients: Sequence[ClientId]) -> dict[ClientId, Vector]:
+        """The answers of these clients; all are forgotten."""
+        found = {client: self._heard[client] for client in clients if client in self._heard}
+        self._heard = {}
+        return found
+
+
+def recorded(
+    plan: Plan, fleet: Fleet, steps: Callable[[Fleet], Iterator[Step]], after: Step | None
+) -> Iterator[Step]:
+    """The steps of a replay, each with its record."""
+    listening = Listening(fleet)
+    model = after.model if after else plan.history.model(plan.rollback_round)
+    for step in steps(listening):
+        yield replace(step, record=_record(plan, listening, model, step))
+        model = step.model
+
+
+def _record(plan: Plan, listening: Listening, before: Vector, step: Step) -> dict[str, Any] | None:
+    history, t = plan.history, step.round
+    dropped = {rejection.client for rejection in step.dropped}
+    asked = listening.heard([client for client in step.asked if client not in dropped])
+    entry, honest = history.rounds[t], plan.honest(t)
+    if not honest:
+        return None
+    examples = dict(zip(entry.clients, entry.examples.tolist(), strict=True))
+    updates = history.updates(t)
+    return ReplayRecord.of(
+        t,
+        before=before,
+        after=step.model,
+        history=history.model(t),
+        examples={client: examples[client] for client in honest},
+        asked=asked,
+        stored=dict(zip(updates.clients, updates.vectors, strict=True)),
+        errors=dict(zip(updates.clients, history.update_errors(t).tolist(), strict=True)),
+        model_error=history.model_error(t),
+        trained=history.charter.layout.trained(),
+    ).to_table()
