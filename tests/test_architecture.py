@@ -24,6 +24,7 @@ LOOKED_FOR = {  # what a newcomer searches for, and a word that the file must ha
     "trigger": "Trigger",
     "Theorem 1": "theorem",
     "Flower strategy": "Strategy",
+    "FLARE aggregator": "Aggregator",
     "page arithmetic": "function",
     "`plan` command": "plan",
     "cell cache": "cell",

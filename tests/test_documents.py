@@ -13,8 +13,9 @@ import fedcrab
 from trials.forked import forking
 
 ROOT = Path(__file__).parent.parent
-GUIDE = ROOT / "docs" / "flower.md"  # a story of its own, followed in tests/flower/test_guide.py
-DOCUMENTS = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {GUIDE})]
+# Stories of their own, followed in tests/flower/test_guide.py and tests/nvflare/test_guide.py.
+GUIDES = {ROOT / "docs" / name for name in ("flower.md", "nvflare.md")}
+DOCUMENTS = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - GUIDES)]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -32,10 +32,11 @@ for arguments in json.load(sys.stdin):
     with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()):
         code = _run(arguments)
     print(json.dumps([code, err.getvalue()]))
-try:
-    import fedcrab.flower
-except ImportError as error:
-    print(json.dumps([2, str(error)]))
+for engine in ("flower", "nvflare"):
+    try:
+        __import__(f"fedcrab.{engine}")
+    except ImportError as error:
+        print(json.dumps([2, str(error)]))
 """
 
 
@@ -83,7 +84,8 @@ def test_without_extras_each_command_says_what_to_install(place: Path) -> None:
         if extra:
             assert f"pip install 'fedcrab[{extra}]'" in said, (command, said)
             assert len(said.splitlines()) == 1
-    assert "pip install 'fedcrab[flower]'" in answers[-1][1]
+    assert "pip install 'fedcrab[flower]'" in answers[-2][1]
+    assert "pip install 'fedcrab[nvflare]'" in answers[-1][1]
     new = {
         path.relative_to(place).parts[0] for path in place.rglob("*") if path.is_file() and path not in before
     }

@@ -19,6 +19,7 @@ EXTRAS = {
     "torch": "simulate",
     "cryptography": "sign",
     "flwr": "flower",
+    "nvflare": "nvflare",
     "distributed": "cluster",
 }
 

@@ -37,7 +37,7 @@ from fedcrab.simulate import Architecture, hold_out, load_dataset
 from fedcrab.terminal import tell_aside
 from fedcrab.types import ClientId, Vector
 
-FLOWER = '{"flower":'
+ENGINES = '{"flower":', '{"nvflare":'  # how the notes begin of a history that an engine recorded
 NOT_LOOKED_FOR = "What was planted, and who taught it, was not looked for:"
 FINAL = "final"  # the name of the history's own last model
 
@@ -186,7 +186,7 @@ class Investigation:
 def server_of(history: History) -> Server:
     """From the configuration that a history carries; ConfigError where it carries none."""
     notes = history.charter.notes
-    if not notes or notes.startswith(FLOWER):
+    if not notes or notes.startswith(ENGINES):
         raise ConfigError(
             f"{history.path}: carries no configuration, so the model's module and the server's probe "
             "examples are not known here; from Python, fedcrab.audit takes both (docs/forensics.md)"

@@ -244,4 +244,9 @@ def setup_of(history: History, workers: int | None) -> Setup:
             f"{history.path}: recorded on Flower, where its clients are; recover it there: flwr run APP "
             "--run-config \"mode='recover' malicious='...'\" (docs/flower.md)"
         )
+    if history.charter.notes.startswith('{"nvflare":'):
+        raise ConfigError(
+            f"{history.path}: recorded on NVIDIA FLARE, where its sites are; recover it there, by a job with "
+            "fedcrab.nvflare.Recovery (docs/nvflare.md)"
+        )
     return prepare(Config.from_json(history.charter.notes), workers=workers)

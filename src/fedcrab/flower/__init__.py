@@ -8,7 +8,7 @@ except ImportError as error:
 from fedcrab.flower.fleet import FlowerFleet
 from fedcrab.flower.recorder import Recorder
 from fedcrab.flower.recovery import Recovered, app, patience_of, recover_history, recover_if_asked
-from fedcrab.flower.waiting import Patience
+from fedcrab.recording.patience import Patience
 
 recovered = recover_history  # its earlier name
 

@@ -1,0 +1,14 @@
+"""On NVIDIA FLARE: an aggregator that records, a job's sites as a fleet, a controller that recovers."""
+
+try:
+    import nvflare  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "fedcrab.nvflare needs FLARE: pip install 'fedcrab[nvflare]'", name="nvflare"
+    ) from error
+
+from fedcrab.nvflare.fleet import FlareFleet
+from fedcrab.nvflare.recorder import Recorder
+from fedcrab.nvflare.recovery import Recovery
+
+__all__ = ["FlareFleet", "Recorder", "Recovery"]

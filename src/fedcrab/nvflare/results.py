@@ -1,0 +1,216 @@
+"""What sites send back, nothing of it trusted, and what a history recorded on FLARE says about itself.
+
+A site is named as the server named it when it handed out the task: in secure mode by the common name of its
+certificate. What a site says of itself (its peer context, its headers) is never taken for an id.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from nvflare.apis.fl_constant import FLContextKey, FLMetaKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AppConstants
+
+from fedcrab.admission import MOST_EXAMPLES, bad_id, no_updates, printable, update_problem
+from fedcrab.errors import HistoryError
+from fedcrab.history import History
+from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
+from fedcrab.types import ClientId, Rejection, Updates, Vector
+
+KEY = "nvflare"
+CLIENT = "client_name"  # which FedAvg's controller sets itself, whatever the site sent
+SILENT = "did not answer"
+MOST_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetadata:
+    """Kept in the charter, as JSON: so that a recovery asks as the training asked."""
+
+    dtypes: Mapping[str, str]
+    tensors: bool = False  # whether the server's arrays are torch's
+    task: str = "train"
+    rounds: int = 0  # as the sites were told
+    weights: Mapping[ClientId, float] = field(default_factory=dict)  # FedAvg's aggregation_weights
+    meta: Mapping[str, Any] = field(default_factory=dict)  # what was sent along with each model
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps({KEY: asdict(self)})
+
+    @classmethod
+    def of(cls, history: History) -> RunMetadata:
+        """Those of a history, which must have been recorded on FLARE."""
+        try:
+            notes = cls(**json.loads(history.charter.notes)[KEY])
+            names = {f.name for f in history.charter.layout.fields}
+            sound = set(notes.dtypes) == names and all(
+                isinstance(part, dict) for part in (notes.weights, notes.meta)
+            )
+        except (ValueError, TypeError, KeyError):
+            sound = False
+        if not sound:
+            raise HistoryError(f"{history.path}: was not recorded on FLARE; recover it where it was recorded")
+        return notes
+
+    def model(self, history: History) -> ArrayLayout:
+        """What the history's model looks like on FLARE's side."""
+        return ArrayLayout(history.charter.layout, self.dtypes, numbers, as_tensors if self.tensors else dict)
+
+
+def numbers(value: Any) -> NDArray[np.generic]:
+    """The numbers of a parameter; ValueError where it is none."""
+    if hasattr(value, "detach"):  # a torch tensor, where the server was told to expect them
+        value = value.detach().cpu().numpy()
+    found = value if isinstance(value, np.ndarray | np.generic | int | float) else None
+    array = np.asarray(found)
+    if found is None or array.dtype.kind not in "fiub":
+        raise ValueError(f"a parameter is {type(value).__name__[:40]} in place of an array of numbers")
+    return array
+
+
+def as_tensors(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
+    """Numpy arrays by name as torch's."""
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def unaccepted(fl_ctx: FLContext) -> tuple[ClientId, str] | None:
+    """Which site's result FLARE has just turned down, and why; None where it accepted it.
+
+    To be asked at AFTER_CONTRIBUTION_ACCEPT. The site is the one that the task was handed to.
+    """
+    if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
+        return None
+    runner, task = fl_ctx.get_prop(FLContextKey.RUNNER), fl_ctx.get_prop(FLContextKey.TASK_ID)
+    tasks = runner.current_wf.controller.communicator._client_task_map
+    if task not in tasks:
+        return None
+    result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+    code = result.get_return_code() if isinstance(result, Shareable) else None
+    failed = code not in (None, ReturnCode.OK)
+    return tasks[task].client.name, f"failed: {code}"[:MOST_WORDS] if failed else "sent no parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Whose answers are used, and why the others' are not."""
+
+    updates: Updates
+    rejected: tuple[Rejection, ...]
+    losses: tuple[tuple[float, float], ...]  # reported, each with the steps it is of
+
+
+class ResultCollector:
+    """The answers to one question: looked at as they come, each in a row of one matrix."""
+
+    def __init__(
+        self,
+        model: ArrayLayout,
+        start: Vector,
+        asked: list[ClientId],
+        *,
+        weights: Mapping[ClientId, float],
+        rooms: UpdateBuffers | None = None,
+    ) -> None:
+        self.start, self._model, self._weights = start, model, weights
+        self._rows = {client: row for row, client in enumerate(sorted(asked))}
+        self._matrix = (rooms or UpdateBuffers()).take(len(self._rows), model.layout.size)
+        self._accepted: dict[ClientId, tuple[float, float | None]] = {}  # the weight and the loss of each
+        self._reasons: dict[ClientId, str] = {}
+
+    def reject(self, client: ClientId, reason: str) -> None:
+        """Leave a site out of the round."""
+        if client in self._rows:
+            self._reasons.setdefault(client, reason)
+
+    def forget_reasons(self) -> None:
+        """All without a usable answer are asked again."""
+        self._reasons.clear()
+
+    def add(self, result: FLModel, loss_keys: tuple[str, ...] = ()) -> str | None:
+        """Take an answer in; why it cannot be used, or None."""
+        client = (result.meta or {}).get(CLIENT)
+        if client not in self._rows:
+            return f"{printable(client)} was not asked"
+        if client in self._accepted:
+            return "answered twice"
+        steps = (result.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
+        reason = bad_id(client) or self._read(client, result, 1 if steps is None else steps)
+        if reason:
+            self.reject(client, reason)
+            return reason
+        weight = float(1 if steps is None else steps) * self._weights.get(client, 1.0)
+        if not 0 < weight <= MOST_EXAMPLES:
+            reason = f"the weight is {weight:g}"
+            self.reject(client, reason)
+            return reason
+        self._accepted[client] = weight, loss_of(result.metrics, loss_keys)
+        return None
+
+    def _read(self, client: ClientId, result: FLModel, steps: object) -> str | None:
+        row = self._matrix[self._rows[client]]
+        try:
+            self._fill(row, result)
+        except Exception as error:  # whatever a hostile object does
+            return (str(error) or type(error).__name__)[:MOST_WORDS]
+        return update_problem(row, steps, self._model.layout.size)
+
+    def _fill(self, row: Vector, result: FLModel) -> None:
+        """The local model minus the model it started from."""
+        if not isinstance(result.params, dict):
+            raise ValueError("the parameters are not arrays by name")  # noqa: TRY004 - as any other bad answer
+        if result.params_type == ParamsType.DIFF:
+            self._model.flatten(result.params, row)
+        else:
+            self._model.difference(result.params, self.start, row)
+
+    @property
+    def used(self) -> list[ClientId]:
+        """The sites with a usable answer by now."""
+        return sorted(self._accepted)
+
+    @property
+    def open(self) -> list[ClientId]:
+        """The sites without one."""
+        return [client for client in self._rows if client not in self._accepted]
+
+    @property
+    def silent(self) -> list[ClientId]:
+        """The sites of which nothing was heard."""
+        return [client for client in self.open if client not in self._reasons]
+
+    def weight(self, client: ClientId) -> float:
+        """That of a site whose answer is used."""
+        return self._accepted[client][0]
+
+    def admit(self) -> Admitted:
+        """The usable answers, and the others."""
+        reasons = {c: self._reasons.get(c, SILENT) for c in self._rows if c not in self._accepted}
+        rejected = tuple(Rejection(printable(c), reasons[c]) for c in sorted(reasons))
+        losses = tuple((loss, weight) for weight, loss in self._accepted.values() if loss is not None)
+        return Admitted(self._updates(self.used), rejected, losses)
+
+    def _updates(self, clients: list[ClientId]) -> Updates:
+        if not clients:
+            return no_updates(self._model.layout.size)
+        rows = [self._rows[client] for client in clients]
+        matrix = self._matrix if len(rows) == len(self._rows) else self._matrix[rows]
+        return Updates(tuple(clients), matrix, np.array([self._accepted[c][0] for c in clients]))
+
+
+def loss_of(metrics: object, keys: tuple[str, ...]) -> float | None:
+    """The loss that a site reports, under the first of these names that it uses."""
+    found = next((metrics[k] for k in keys if k in metrics), None) if isinstance(metrics, dict) else None
+    sound = isinstance(found, int | float | np.floating | np.integer) and not isinstance(found, bool)
+    return float(found) if sound and abs(found) <= sys.float_info.max else None  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+"""docs/nvflare.md as a new user would follow it: every block, in its order, on a copy of the example."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from processes import ROOT, end_all, environment, patiently
+
+from test_documents import BLOCK, assert_shown
+
+GUIDE = (ROOT / "docs" / "nvflare.md").read_text()
+
+
+@pytest.mark.long(80)
+def test_the_guide_in_the_simulator(tmp_path: Path) -> None:
+    app = tmp_path / "my-app"
+    shutil.copytree(ROOT / "examples" / "nvflare", app)
+    env = environment(tmp_path)
+    try:
+        for kind, block in BLOCK.findall(GUIDE):
+            if kind == "python":
+                (app / block.partition("\n")[0].removeprefix("# ")).write_text(block)
+            elif kind == "diff":
+                subprocess.run(["patch", "-p1", "-R"], input=block, text=True, cwd=app, check=True)
+                assert "fedcrab.nvflare" not in (app / "job.py").read_text()
+                subprocess.run(["patch", "-p1"], input=block, text=True, cwd=app, check=True)
+            else:
+                assert kind == "console", f"a block of kind {kind} is run by nobody"
+                session(block, app, env)
+    finally:
+        end_all(tmp_path)
+
+
+def session(block: str, app: Path, env: dict[str, str]) -> None:
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        if command.startswith("python"):
+            command = f'PYTHONPATH="$WITHOUT_TORCH:$PYTHONPATH" {command}'
+        code, printed = patiently(command, app, env)
+        logs = "".join(p.read_text(errors="replace")[-3000:] for p in app.glob("*.log"))
+        assert code == 0, f"{command}\n{printed}\n{logs}"
+        assert_shown(expected, printed)
