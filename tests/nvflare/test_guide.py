@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from processes import ROOT, end_all, environment, patiently
+from flare_processes import ROOT, end_all, environment, patiently
 
 from test_documents import BLOCK, assert_shown
 

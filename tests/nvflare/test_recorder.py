@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loopback import Persistor, answer, failure
+from flare_job import Persistor, answer, failure
+from flare_scenes import STEPS, apart, initial, plain, pulled, sites, trained
 from nvflare.job_config.fed_job_config import FedJobConfig
-from scenes import STEPS, apart, initial, plain, pulled, sites, trained
 
 import fedcrab
 from fedcrab import History

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loopback import Outcome, Persistor, Site, answer, failure, run
-from scenes import apart, initial, plain, pulled, sites, trained
+from flare_job import Outcome, Persistor, Site, answer, failure, run
+from flare_scenes import apart, initial, plain, pulled, sites, trained
 
 import fedcrab
 from fedcrab import ConfigError, History

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from loopback import Outcome, Persistor, Site, answer, run
+from flare_job import Outcome, Persistor, Site, answer, run
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedcrab.nvflare import Recorder
