@@ -70,7 +70,11 @@ def test_retraining_is_flare_s_fedavg_without_the_attacker(
     assert summary["malicious"] == ["site-2"]
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "finetune"])
+# Fine-tuning leaves a poison where it is; a job has no examples of the server's to distil with.
+ABLE = [name for name, row in METHODS.items() if name != "finetune" and not row.needs_probe]
+
+
+@pytest.mark.parametrize("method", ABLE)
 def test_every_method_recovers(tmp_path: Path, poisoned: Path, honest: dict[str, Any], method: str) -> None:
     outcome = recover(poisoned / "all", tmp_path, method=method, epochs=2)
     assert outcome.failures == []
