@@ -10,17 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.attack import Attackers, draw_attackers
+from fedcrab.attack.backdoor import boosted
 from fedcrab.attack.malicious_fleet import Examples, poison_examples
 from fedcrab.experiment.config import load_config
 from fedcrab.experiment.setup import Setup, open_for_training, prepare, run
 from fedcrab.history import History
 from fedcrab.seeds import rng_for
-from fedcrab.types import ClientId
+from fedcrab.simulate import SimulatedFleet
+from fedcrab.types import ClientId, Fleet
 
 SPREADS = ("iid", "dirichlet-0.5", "dirichlet-0.1")
 FRACTIONS = (0.1, 0.25, 0.4)
-ROUNDS, EXAMPLES = 24, 300
+ROUNDS, EXAMPLES = 20, 200
 LEAST = 5  # examples that an attacker must be able to mislabel
+BOOST = {0.1: 6.0, 0.25: 3.0, 0.4: 2.0}  # so few need it to be heard
 STARTS = (0, 0, 4, 8)  # the first poisoned round, drawn
 LEARNING = {  # rate and epochs that train each model in so few rounds
     "mlp": (0.05, 3),
@@ -63,6 +66,7 @@ class Incident:
     source: int  # of mislabelled examples
     target: int
     subgroup: Callable[[Examples], NDArray[np.bool_]]  # which examples are mislabelled
+    attack: Callable[[SimulatedFleet], Fleet]  # the attack around any fleet of the same clients
 
     @property
     def start(self) -> int:
@@ -84,6 +88,10 @@ class Incident:
         else:
             x = data.test_x[self.subgroup((data.test_x, data.test_y))][:1000]
         return x, np.full(len(x), self.target)
+
+    def fleet_again(self) -> Fleet:
+        """The same clients and attackers at another time: they draw other batches."""
+        return self.attack(self.setup.honest.training_again())
 
     def record(self, path: Path) -> History:
         with open_for_training(self.setup, path, resume=False) as history:
@@ -113,7 +121,7 @@ def incident(
     patch = _patch(rng, setup.dataset.shape, target)
     chosen = _subgroup(setup, source, kind)
     if kind == "clean":
-        return Incident(setup, kind, None, source, target, chosen)
+        return Incident(setup, kind, None, source, target, chosen, lambda fleet: fleet)
     planted = kind in ("patch", "boosted", "dba")
     pool = setup.honest.clients if planted else _able(setup, chosen)
     count = round(fraction * len(setup.honest.clients))
@@ -132,13 +140,12 @@ def incident(
         y[rows] = target
         return x, y
 
-    fleet = poison_examples(setup.honest, attackers, poison)
-    if kind == "boosted":
-        from fedcrab.attack.backdoor import boosted
+    def attack(fleet: SimulatedFleet) -> Fleet:
+        poisoned = poison_examples(fleet, attackers, poison)
+        return boosted(poisoned, attackers, factor=BOOST[fraction]) if kind == "boosted" else poisoned
 
-        fleet = boosted(fleet, attackers, factor=4.0 if fraction < 0.2 else 2.0)  # so few need it to be heard
-    attacked = replace(setup, fleet=fleet, attackers=attackers)
-    return Incident(attacked, kind, patch if planted else None, source, target, chosen)
+    attacked = replace(setup, fleet=attack(setup.honest), attackers=attackers)
+    return Incident(attacked, kind, patch if planted else None, source, target, chosen, attack)
 
 
 def _able(setup: Setup, chosen: Callable[[Examples], NDArray[np.bool_]]) -> list[ClientId]:

@@ -73,9 +73,11 @@ def test_detect_names_the_teachers(place: Path, given: list[str]) -> None:
     told = json.loads(fedcrab("detect", "h", *options, "--json", cwd=place).stdout)
     assert told["detector"] == ("taught" if given else "all")
     assert set(told["suspects"]) <= attackers(place)
-    assert len(told["suspects"]) >= 4
-    reasons = [row["reason"] for row in told["clients"] if row["suspect"]]
-    assert any("taught" in reason for reason in reasons)
+    ranked = sorted(told["clients"], key=lambda row: -row["score"])
+    assert {row["client"] for row in ranked[:5]} == attackers(place)
+    if "--examples" not in given:
+        assert len(told["suspects"]) >= 4
+        assert any("taught" in row["reason"] for row in ranked if row["suspect"])
 
 
 def test_detect_goes_into_plan(place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcrab.audit.attribution import Attribution, attribute
 from fedcrab.audit.flat_model import FlatModel, Images, Labels
@@ -10,50 +11,51 @@ from fedcrab.audit.trigger_inversion import Inversion
 from fedcrab.detect import Detection, Suspicion
 from fedcrab.history import History
 from fedcrab.seeds import rng_for
-from fedcrab.types import natural
+from fedcrab.types import ClientId
 
-FOUND = 0.7  # clearness from which on clients are named for a trigger that is beyond doubt
-DOUBT = 0.4  # ratio of a trigger above which it is not: the real one hardly works, or there is none
-BROUGHT = 1.2  # clearness that is then needed, and for what is brought, which may be natural mistakes
 SURE = 0.99  # the most that is claimed; docs/forensics.md has how often it was right
 SHOWN = 160  # stamped examples: more of them change nothing
+RANKING = "Nobody stands out clearly: the scores are a ranking, not names."
 
 
 def taught_trigger(
     history: History, flat: FlatModel, trigger: Inversion, x: Images, y: Labels
 ) -> tuple[Detection, Attribution]:
     """Who taught the trigger that an audit found, from the probe examples it was found with."""
-    others = np.flatnonzero(np.asarray(y) != trigger.label)
-    some = rng_for(0, "taught", len(others)).permutation(others)[:SHOWN]
-    plain = np.asarray(x)[some]
+    plain = np.asarray(x)[_some(np.asarray(y) != trigger.label)]
     label = np.full(len(plain), trigger.label, np.int64)
-    found = attribute(history, flat, trigger.stamp(plain), label, plain=plain)
+    genuine = _genuine(x, y, label)
+    found = attribute(history, flat, trigger.stamp(plain), label, plain=plain, genuine=genuine)
+    named = found.named if trigger.planted else ()
     what = f"taught the trigger for class {trigger.label}"
-    clear = FOUND if trigger.ratio < DOUBT else BROUGHT
-    return _detection(found, what, clear=clear, sure=trigger.confidence), found
+    return _detection(found, named, what, sure=trigger.confidence), found
 
 
 def taught_examples(
     history: History, flat: FlatModel, bad: Images, labels: Labels, x: Images, y: Labels
 ) -> tuple[Detection, Attribution]:
     """Who taught the model to give these labels to these examples; ``x``, ``y`` are the server's own."""
-    others = np.flatnonzero(~np.isin(np.asarray(y), np.unique(labels)))
-    some = rng_for(0, "taught", len(others)).permutation(others)[:SHOWN]
-    found = attribute(history, flat, bad, labels, plain=np.asarray(x)[some])
-    return _detection(found, "taught what was brought", clear=BROUGHT, sure=SURE), found
+    plain = np.asarray(x)[_some(~np.isin(np.asarray(y), np.unique(labels)))]
+    found = attribute(history, flat, bad, labels, plain=plain, genuine=_genuine(x, y, labels))
+    return _detection(found, found.named, "taught what was brought", sure=SURE), found
 
 
-def _detection(found: Attribution, what: str, *, clear: float, sure: float) -> Detection:
-    named = found.named(clear=clear)
-    parts = dict(zip(found.clients, found.parts, strict=True))
+def _some(which: NDArray[np.bool_]) -> NDArray[np.intp]:
+    places = np.flatnonzero(which)
+    return rng_for(0, "taught", len(places)).permutation(places)[:SHOWN]
+
+
+def _genuine(x: Images, y: Labels, labels: Labels) -> tuple[Images, Labels]:
+    """Examples that really are of the labels, as often as each is taught."""
+    rows = [np.flatnonzero(np.asarray(y) == label) for label in labels]
+    some = [own[i % len(own)] for i, own in enumerate(rows) if len(own)][:SHOWN]
+    return np.asarray(x)[some], np.asarray(y)[some].astype(np.int64)
+
+
+def _detection(found: Attribution, named: tuple[ClientId, ...], what: str, *, sure: float) -> Detection:
     suspicions = {
         client: Suspicion(f"{what}, from round {found.onset(client)} on", min(sure, SURE)) for client in named
     }
     scores = {c: max(float(s), 0.0) for c, s in zip(found.clients, found.scores, strict=True)}
-    notes = [] if named else ["Nobody stands out clearly: the scores are a ranking, not names."]
-    if near := [c for c in found.clients if c not in named and parts[c] > 0.3] if named else []:
-        notes.append(f"Near the line and not named: {', '.join(sorted(near, key=natural))}.")
-    strength = found.clearness / clear
-    if not named:
-        strength = min(strength, 0.99)
-    return Detection("taught", len(found.rounds), scores, suspicions, strength, tuple(notes))
+    strength = found.cut.strength if named else min(found.cut.strength, 0.99)
+    return Detection("taught", len(found.rounds), scores, suspicions, strength, () if named else (RANKING,))
