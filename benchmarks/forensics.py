@@ -1,60 +1,75 @@
 """What was planted, since when and who taught it: how often the audit and the attribution are right.
 
-usage: python benchmarks/forensics.py [mlp|cnn|resnet|clean|brought ...] [--minutes M] [--table]
+usage: python benchmarks/forensics.py [mlp|clean|brought|cnn|resnet ...]
+                                      [--seeds N] [--minutes M] [--table] [--write]
 
-20 clients, 24 rounds, 300 examples a client, 1,000 probe examples. Each training draws its trigger (2 to 6
-pixels a side, anywhere, several values), its target and its start (round 0, 4 or 8) by its seed.
-Thresholds were set on other trainings: seeds below 100 and from 1000 on. Needs the image sets (FEDCRAB_DATA).
+20 clients, 20 rounds, 200 examples per client, 1,000 probe examples, recorded once with Compact(4). Each
+training draws its trigger (2 to 6 pixels a side, anywhere, several values), its target and its start (round
+0, 4 or 8) by its seed. Seeds from 5000 on: thresholds were set on others, below 3000. One line of JSON per
+training; an interrupted run resumes. End to end: whom `detect` names is taken out by the default recovery,
+in which attackers that were not named go on attacking; where more than 5% of the examples are still turned,
+it is compared with a retraining without all attackers. --write puts the table into docs/forensics.md. Needs
+the image sets (FEDCRAB_DATA).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from cells import MEMORY, Cell, fill, read
+import torch
+from cells import MEMORY
 from incidents import SPREADS, Incident, incident
 from numpy.typing import NDArray
 
-from fedcrab.audit import FlatModel, Inversion, invert, taught_examples, taught_trigger, timeline
-from fedcrab.audit.attribution import Attribution, weighted
+from fedcrab.audit import Attribution, Inversion, attribute, taught_examples, taught_trigger, timeline
+from fedcrab.detect import join, ledger
+from fedcrab.experiment.forensics import Server, server_for
+from fedcrab.experiment.setup import aggregate_of
 from fedcrab.history import History
-from fedcrab.types import Updates
+from fedcrab.recover import replay, retrain
+from fedcrab.rollback.decision import plan
+from fedcrab.types import ClientId, Fleet, Updates, Vector
 
-RESULTS = Path("benchmarks/results/forensics")
-SEEDS = {"mlp": 7, "clean": 7, "brought": 3, "cnn": 1, "resnet": 1}
+RESULTS, DOCUMENT = Path("benchmarks/results/forensics.jsonl"), Path("docs/forensics.md")
 DATA = ("mnist", "fashion-mnist", "cifar10")
+FIRST = 5000  # seed
 WORKS = 0.8  # attack success of a backdoor that works
+CLOSE = 0.05  # of retraining's attack success
+Row = dict[str, Any]
 
 
-class Quantised:
-    """A history whose updates have 4 bits: blocks of 256 numbers, one float16 scale each."""
+class Remembering:
+    """A fleet that keeps the exact updates of its answers, to compare with those of 4 bits."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self.answers = fleet, list[Updates]()
+
+    def train(
+        self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
+    ) -> Updates:
+        self.answers.append(self._fleet.train(model, clients, round=round, epochs=epochs))
+        return self.answers[-1]
+
+
+class Exact:
+    """A history whose updates are the exact ones."""
+
+    def __init__(self, history: History, answers: Sequence[Updates]) -> None:
+        self._history, self._answers = history, answers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._history, name)
 
     def updates(self, round: int) -> Updates:
-        found = self._history.updates(round)
-        return replace(found, vectors=quantised(found.vectors))
-
-
-def quantised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    rows, size = vectors.shape
-    blocks = np.zeros((rows, -(-size // 256) * 256), np.float32)
-    blocks[:, :size] = vectors
-    blocks = blocks.reshape(rows, -1, 256)
-    scales = (np.abs(blocks).max(axis=2, keepdims=True) / 7).astype(np.float16).astype(np.float32)
-    levels = np.clip(np.round(np.divide(blocks, scales, out=np.zeros_like(blocks), where=scales > 0)), -7, 7)
-    return np.ascontiguousarray((levels * scales).reshape(rows, -1)[:, :size])
+        return self._answers[round]
 
 
 def auc(scores: NDArray[np.float64], bad: NDArray[np.bool_]) -> float | None:
@@ -64,165 +79,220 @@ def auc(scores: NDArray[np.float64], bad: NDArray[np.bool_]) -> float | None:
     return float(np.mean((above > 0) + 0.5 * (above == 0)))
 
 
-def examine(data: str, model: str, spread: str, fraction: float, kind: str, seed: int) -> dict[str, Any]:
-    """One training, audited; of a clean one the attribution of what would be a trigger is measured too."""
-    about = incident(data, model, spread, fraction, kind, seed)
+def examine(data: str, model: str, spread: str, fraction: float, kind: str, seed: int) -> Row:
+    """One training, investigated."""
+    about = incident(data, model, spread, fraction, kind, seed, kept="compact")
+    exact = Remembering(about.setup.fleet) if model == "mlp" and data != "cifar10" else None
+    if exact:
+        about = replace(about, setup=replace(about.setup, fleet=exact))
     with TemporaryDirectory(dir=MEMORY) as folder:
-        row = _examined(about, about.record(Path(folder) / "h"))
+        history = about.record(Path(folder) / "h")
+        row: Row = {"data": data, "model": model, "spread": spread, "fraction": fraction, "kind": kind}
+        row |= {"seed": seed, "start": about.start, "target": about.target}
+        row |= {"malicious": sorted(about.setup.attackers.clients)}
+        row |= {"ta": about.setup.accuracy(history.final_model())}
+        row |= {"success": about.success(history.final_model()) if kind != "clean" else None}
+        if about.patch is not None:
+            row |= _planted(about, history, exact)
+        else:
+            row |= (_clean if kind == "clean" else _brought)(about, history)
     about.setup.close()
-    return row
-
-
-def _examined(about: Incident, history: History) -> dict[str, Any]:
-    setup, final = about.setup, history.final_model()
-    x, y = setup.probe.examples
-    flat = FlatModel(setup.architecture.build(), history.charter.layout)
-    row = {"ta": setup.accuracy(final), "success": about.success(final), "start": about.start}
-    row |= {"malicious": sorted(setup.attackers.clients), "target": about.target}
-    if about.kind in ("class-flip", "subgroup"):
-        return _rounded(row | _brought(about, history, flat))
-    began = time.perf_counter()
-    found = invert(flat.at(final), x, y, classes=setup.dataset.classes)
-    row["seconds_audit"] = time.perf_counter() - began
-    row |= {"planted": found.planted, "class": found.label, "ratio": found.ratio, "steps": found.steps}
-    began = time.perf_counter()
-    when = timeline(history, flat, found, x, y)
-    detection, parts = taught_trigger(history, flat, found, x, y)
-    row["seconds_taught"] = time.perf_counter() - began
-    row |= {"when": when.planted, "named": list(detection.suspects), "clearness": parts.clearness}
-    row |= _ranked(about, parts, "")
-    row |= _ranked(about, taught_trigger(Quantised(history), flat, found, x, y)[1], "_4bit")  # type: ignore[arg-type]
-    row["onsets"] = [parts.onset(client) for client in detection.suspects]
-    if about.patch is not None:
-        row |= _against_truth(about, history, flat, found)
     return _rounded(row)
 
 
-def _against_truth(about: Incident, history: History, flat: FlatModel, found: Inversion) -> dict[str, Any]:
-    """The weight of the mask inside the true patch, and the first model that the true one works in."""
-    assert about.patch is not None
-    x, y = about.setup.probe.examples
-    truth = about.patch.mask(about.setup.dataset.shape)
-    others = x[y != about.target]
-    stamped = about.patch.stamp(others)
-    rounds = [*range(len(history.rounds)), len(history.rounds)]
-    rates = []
-    for t in rounds:
-        model = history.model(t) if t < len(history.rounds) else history.final_model()
-        rates.append(float(np.mean(flat.predict(model, stamped) == about.target)))
-    works = np.array(rates) >= max(0.5 * rates[-1], 0.25)
-    idle = np.flatnonzero(~works)
-    since = int(idle[-1]) + 1 if len(idle) else 0
-    inside = float(found.mask[truth].sum() / max(float(found.mask.sum()), 1e-9))
-    return {"inside": inside, "true_when": since if since < len(rounds) else None}
+def _audit(about: Incident, history: History) -> tuple[Server, Inversion, Row]:
+    server, began = server_for(about.setup), time.process_time()
+    found = server.audit(history.final_model())
+    row: Row = {"cpu_audit": time.process_time() - began, "planted": found.planted, "class": found.label}
+    return server, found, row | {"ratio": found.ratio, "steps": found.steps}
 
 
-def _ranked(about: Incident, parts: Attribution, ending: str) -> dict[str, Any]:
-    bad = np.array([client in about.setup.attackers.clients for client in parts.clients])
-    lowers = weighted(parts.lowers, parts.weights)
-    return {
-        f"auc{ending}": auc(parts.scores, bad),
-        f"auc_contrast{ending}": auc(parts.parts, bad),
-        f"auc_lowers{ending}": auc(lowers, bad),
-    }
+def _planted(about: Incident, history: History, exact: Remembering | None) -> Row:
+    server, found, row = _audit(about, history)
+    began = time.process_time()
+    when = timeline(history, server.flat, found, server.x, server.y)
+    detection, parts = taught_trigger(history, server.flat, found, server.x, server.y)
+    row |= {"cpu_taught": time.process_time() - began, "when": when.planted}
+    row |= {"named": list(detection.suspects), **_parts(about, parts)}
+    row["onsets"] = [parts.onset(client) for client in detection.suspects]
+    if exact:
+        twin: Any = Exact(history, exact.answers)
+        row["auc_exact"] = _auc(about, taught_trigger(twin, server.flat, found, server.x, server.y)[1])
+    answer = join([ledger(history), detection] if found.planted else [ledger(history)])
+    row["suspects"] = list(answer.suspects)
+    return row | _against_truth(about, history, server, found) | _end_to_end(about, history, answer.suspects)
 
 
-def _brought(about: Incident, history: History, flat: FlatModel) -> dict[str, Any]:
+def _clean(about: Incident, history: History) -> Row:
+    """Besides the audit: the rule without the audit's flag, for each class, and for natural mistakes."""
+    server, found, row = _audit(about, history)
+    row["suspects"] = list(ledger(history).suspects)
+    row["named"] = list(taught_trigger(history, server.flat, found, server.x, server.y)[0].suspects)
+    alone = [_unflagged(history, server, found, k) for k in range(0, server.classes, 3)]
+    row["unflagged"] = [len(parts.named) for parts in alone]
+    row["strengths"] = [round(parts.cut.strength, 3) for parts in alone]
+    test = about.setup.dataset
+    said = server.flat.predict(history.final_model(), test.test_x[:2000])
+    wrong = np.flatnonzero(said != test.test_y[:2000])[:10]
+    brought = taught_examples(history, server.flat, test.test_x[wrong], said[wrong], server.x, server.y)
+    return row | {"mistakes_named": len(brought[0].suspects), "mistakes_strength": brought[0].strength}
+
+
+def _unflagged(history: History, server: Server, found: Inversion, label: int) -> Attribution:
+    """The attribution of a class's smallest patch as if it had been flagged."""
+    plain = server.x[server.y != label][:160]
+    stamped = plain + found.masks[label] * (found.patterns[label] - plain)
+    labels = np.full(len(plain), label, np.int64)
+    own = server.x[server.y == label][:160]
+    genuine = own, np.full(len(own), label, np.int64)
+    return attribute(history, server.flat, stamped.astype(np.float32), labels, plain=plain, genuine=genuine)
+
+
+def _brought(about: Incident, history: History) -> Row:
     """Ten test examples that the model takes for what was taught."""
-    x, y = about.misbehaviour()
-    taken = np.flatnonzero(flat.predict(history.final_model(), x) == y)[:10]
+    server, (x, y) = server_for(about.setup), about.misbehaviour()
+    taken = np.flatnonzero(server.flat.predict(history.final_model(), x) == y)[:10]
     if not len(taken):
-        return {"examples": 0}
-    detection, parts = taught_examples(history, flat, x[taken], y[taken], *about.setup.probe.examples)
-    told = {"examples": len(taken), "named": list(detection.suspects), "clearness": parts.clearness}
-    return told | _ranked(about, parts, "")
+        return {"examples": 0, "auc": None, "named": []}
+    found, parts = taught_examples(history, server.flat, x[taken], y[taken], server.x, server.y)
+    return {"examples": len(taken), "named": list(found.suspects), **_parts(about, parts)}
 
 
-def _rounded(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: round(v, 4) if isinstance(v, float) else v for name, v in row.items()}
+def _parts(about: Incident, parts: Attribution) -> Row:
+    cut = parts.cut
+    return {"auc": _auc(about, parts), "gap": cut.gap, "clear": cut.clear, "strength": cut.strength}
 
 
-def cells(parts: Sequence[str]) -> Iterator[Cell]:
-    """The trainings of these parts, a seed of every one before the next: seeds that set no threshold."""
-    for seed in range(1, 1 + max(SEEDS.values())):
-        for part in parts:
-            for d, data in enumerate(DATA if seed <= SEEDS[part] else ()):
-                for s, spread in enumerate(SPREADS):
-                    yield from _cells(part, data, spread, seed, 100 * seed + 10 * d + s)
+def _auc(about: Incident, parts: Attribution) -> float | None:
+    bad = np.array([client in about.setup.attackers.clients for client in parts.clients])
+    return auc(parts.scores, bad)
 
 
-def _cells(part: str, data: str, spread: str, seed: int, own: int) -> Iterator[Cell]:
-    fraction = (0.1, 0.25, 0.4)[(own // 10 + own + seed) % 3]
-    kinds = {
-        "mlp": [("boosted" if fraction == 0.1 else ("patch", "dba", "patch")[own % 3], "mlp", fraction)],
-        "clean": [("clean", "mlp", 0.0)],
-        "brought": [("class-flip", "mlp", 0.4), ("subgroup", "mlp", 0.4), ("class-flip", "mlp", 0.25)],
-        "cnn": [("patch", "cnn", fraction), ("clean", "cnn", 0.0)] if data != "cifar10" else [],
-        "resnet": [("boosted", "resnet", 0.4), ("clean", "resnet", 0.0)] if data == "cifar10" else [],
+def _against_truth(about: Incident, history: History, server: Server, found: Inversion) -> Row:
+    """The weight of the mask inside the true patch, and the first kept model that the true one works in."""
+    assert about.patch is not None
+    others = server.x[server.y != about.target]
+    stamped, rounds = about.patch.stamp(others), (*history.kept, len(history.rounds))
+    models = [history.model(t) for t in history.kept] + [history.final_model()]
+    rates = np.array([np.mean(server.flat.predict(model, stamped) == about.target) for model in models])
+    idle = np.flatnonzero(rates < max(0.5 * rates[-1], 0.25))
+    since = int(idle[-1]) + 1 if len(idle) else 0
+    row: Row = {"kept": list(rounds), "true_when": rounds[since] if since < len(rounds) else None}
+    mask = found.masks[found.label]
+    inside = float(mask[about.patch.mask(about.setup.dataset.shape)].sum() / max(float(mask.sum()), 1e-9))
+    return row | {"inside": inside}
+
+
+def _end_to_end(about: Incident, history: History, suspects: Sequence[ClientId]) -> Row:
+    """What is left of the attack after a recovery by the default method, without those that were named."""
+    if not suspects:
+        return {"recovered": about.success(history.final_model()), "retrained": None}
+    settings: Any = {
+        "aggregate": aggregate_of(about.setup.config),
+        "epochs": about.setup.config.local.epochs,
     }
-    for kind, model, share in kinds[part]:
-        number = own + (50 if kind == "clean" else 0)
-        arguments = (data, model, spread, share, kind, number)
-        yield f"{part}-{data}-{spread}", f"{kind}-{share}-{number}", lambda a=arguments: examine(*a)
+    recovered = _last(replay(plan(history, frozenset(suspects)), about.fleet_again(), **settings), history)
+    row: Row = {"recovered": about.success(recovered), "retrained": None}
+    if row["recovered"] > CLOSE:
+        honest = about.setup.honest.training_again()
+        again = retrain(plan(history, about.setup.attackers.clients), honest, **settings)
+        row["retrained"] = about.success(_last(again, history))
+    return row
 
 
-def rows(*parts: str) -> list[dict[str, Any]]:
-    names = [f"{part}-{data}-{spread}" for part in parts for data in DATA for spread in SPREADS]
-    return [row | {"cell": n, "key": k} for n in names for k, row in read(RESULTS, n).items()]
+def _last(steps: Iterator[Any], history: History) -> Vector:
+    model = history.initial_model()
+    for step in steps:
+        model = step.model
+    return model
 
 
-def table(models: tuple[str, ...] = ("mlp", "cnn", "resnet")) -> str:
-    """What the trainings show, one line per claim."""
-    attacked = [r for r in rows(*models) if not r["key"].startswith("clean")]
-    clean = [r for r in rows(*models, "clean") if r["key"].startswith("clean")]
-    working = [r for r in attacked if r["success"] > WORKS]
-    right = [r for r in working if r["planted"] and r["class"] == r["target"]]
-    named = [(set(r["named"]), set(r["malicious"])) for r in working]
-    flagged = [r for r in clean if r["planted"]]
-    when = [r for r in right if r["when"] is not None and abs(r["when"] - r["true_when"]) <= 2]
-    lines = ["| what | figure | of |", "|---|---|---|"]
-    add = lambda what, figure, of: lines.append(f"| {what} | {figure} | {of} |")  # noqa: E731
-    add("backdoor works: flagged, right class", _share(len(right), len(working)), len(working))
-    add("clean models flagged", _share(len(flagged), len(clean)), len(clean))
-    add(
-        "half of the mask inside the patch",
-        _share(sum(r["inside"] >= 0.5 for r in right), len(right)),
-        len(right),
-    )
-    for spread in SPREADS:
-        own = [r["auc"] for r in right if r["cell"].endswith(spread)]
-        add(f"AUC, {spread}", f"{np.mean(own):.3f}" if own else "-", len(own))
-    bits = [abs(r["auc"] - r["auc_4bit"]) for r in right]
-    add("largest change of AUC by 4 bits", f"{max(bits, default=0):.3f}", len(bits))
-    hits, told = sum(len(n & b) for n, b in named), sum(len(n) for n, _ in named)
-    add("names: precision", _share(hits, told), told)
-    add("names: recall", _share(hits, sum(len(b) for _, b in named)), sum(len(b) for _, b in named))
-    add("clean trainings with names", sum(bool(r["planted"] and r["named"]) for r in clean), len(clean))
-    add("planted within 2 models of the truth", _share(len(when), len(right)), len(right))
-    seconds = [r["seconds_audit"] for r in attacked + clean]
-    add("seconds, audit (median)", f"{np.median(seconds):.1f}" if seconds else "-", len(seconds))
-    seconds = [r["seconds_taught"] for r in attacked + clean]
-    add("seconds, when and who (median)", f"{np.median(seconds):.1f}" if seconds else "-", len(seconds))
-    for kind in ("class-flip-0.4", "class-flip-0.25", "subgroup-0.4"):
-        own = [r for r in rows("brought") if r["key"].startswith(kind) and r.get("auc") is not None]
-        added = [r["auc"] for r in own]
-        add(f"brought, {kind}: AUC", f"{np.mean(added):.3f}" if added else "-", len(added))
-    return "\n".join(lines)
+def _rounded(row: Row) -> Row:
+    return {name: round(v, 4) if isinstance(v, float | np.floating) else v for name, v in row.items()}
 
 
-def _share(some: int, of: int) -> str:
-    return f"{100 * some / of:.1f}%" if of else "-"
+def trainings(parts: Sequence[str], seeds: int) -> Iterator[tuple[str, str, str, float, str, int]]:
+    """What each training is: data, model, spread, fraction, kind, seed; the parts take turns."""
+    for turn in range(seeds):
+        for part in parts:
+            for d, data in enumerate(DATA):
+                for s, spread in enumerate(SPREADS):
+                    seed = FIRST + 100 * turn + 10 * list(PARTS).index(part) + 3 * d + s
+                    yield from ((data, *rest) for rest in PARTS[part](data, spread, seed, turn))
+
+
+def _mlp(data: str, spread: str, seed: int, turn: int) -> list[tuple[str, str, float, str, int]]:
+    if data == "cifar10" and turn % 3:  # these take thrice as long
+        return []
+    fraction = (0.25, 0.4, 0.1)[seed % 3]
+    kind = {0.1: "boosted", 0.25: ("patch", "boosted")[turn % 2], 0.4: ("patch", "dba", "patch")[turn % 3]}
+    return [("mlp", spread, fraction, kind[fraction], seed)]
+
+
+def _clean_ones(data: str, spread: str, seed: int, turn: int) -> list[tuple[str, str, float, str, int]]:
+    return [] if data == "cifar10" and turn % 3 else [("mlp", spread, 0.0, "clean", seed)]
+
+
+def _brought_ones(data: str, spread: str, seed: int, turn: int) -> list[tuple[str, str, float, str, int]]:
+    if data == "cifar10" and turn % 3:
+        return []
+    return [("mlp", spread, 0.4, ("class-flip", "subgroup")[(turn + seed) % 2], seed)]
+
+
+def _slow(model: str, only: str) -> Callable[..., list[tuple[str, str, float, str, int]]]:
+    def make(data: str, spread: str, seed: int, turn: int) -> list[tuple[str, str, float, str, int]]:
+        kinds = (("patch", 0.4), ("clean", 0.0), ("boosted", 0.25))
+        kind, fraction = kinds[(seed + turn) % 3]
+        return [(model, spread, fraction, kind, seed)] if data == only else []
+
+    return make
+
+
+PARTS: dict[str, Callable[..., list[tuple[str, str, float, str, int]]]] = {
+    "mlp": _mlp,
+    "clean": _clean_ones,
+    "brought": _brought_ones,
+    "cnn": _slow("cnn", "fashion-mnist"),
+    "resnet": _slow("resnet", "cifar10"),
+}
+
+
+def read(path: Path) -> list[Row]:
+    """The whole lines; what a killed run left of another is cut off."""
+    if not path.exists():
+        return []
+    whole = path.read_bytes()
+    whole = whole[: whole.rfind(b"\n") + 1]
+    path.write_bytes(whole)
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def main() -> None:
+    from forensics_table import table, write
+
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=list(SEEDS))
+    parser.add_argument("parts", nargs="*", default=["mlp", "clean", "brought"])
+    parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    if not arguments.table and not fill(RESULTS, cells(arguments.parts), minutes=arguments.minutes):
-        print("there is more to do; the same command goes on")
-    print(table())
+    torch.set_num_threads(1)
+    rows, until = read(RESULTS), time.monotonic() + 60 * arguments.minutes
+    done = {(row["model"], row["kind"], row["seed"]) for row in rows}
+    for training in [] if arguments.table or arguments.write else trainings(arguments.parts, arguments.seeds):
+        if (training[1], training[4], training[5]) in done:
+            continue
+        if time.monotonic() > until:
+            print("there is more to do; the same command resumes")
+            break
+        rows.append(examine(*training))
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(rows[-1]) + "\n")
+        print(*training, rows[-1]["success"], rows[-1].get("auc"), rows[-1].get("named"), flush=True)
+    print(table(rows))
+    if arguments.write:
+        write(DOCUMENT, rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,138 @@
+"""The table of ``forensics.py``: each figure beside what it is to be, and how many trainings it is from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WORKS, CLOSE, MASK = 0.8, 0.05, 0.5
+BEGIN, END = "<!-- forensics table -->\n", "<!-- end of the forensics table -->\n"
+Row = dict[str, Any]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown: what, the goal, the figure, of how many."""
+    lines = ["| what | goal | measured | of |", "|---|---|---|---|"]
+    attacked = [row for row in rows if row["kind"] in ("patch", "boosted", "dba")]
+    working, clean = [r for r in attacked if r["success"] >= WORKS], [r for r in rows if r["kind"] == "clean"]
+
+    def add(what: str, goal: str, figure: str, count: int) -> None:
+        lines.append(f"| {what} | {goal} | {figure if count else '-'} | {count} |")
+
+    def share(what: str, goal: str, hits: Iterable[bool]) -> None:
+        told = [*hits]
+        add(what, goal, f"{100 * sum(told) / max(len(told), 1):.1f}% ({sum(told)})", len(told))
+
+    def mean(what: str, goal: str, values: Iterable[float | None]) -> None:
+        known = [value for value in values if value is not None]
+        add(what, goal, f"{np.mean(known):.3f} (least {np.min(known):.2f})" if known else "-", len(known))
+
+    share("attack works (success over 80%)", "", (r["success"] >= WORKS for r in attacked))
+    for model in sorted({r["model"] for r in rows}, key=("mlp", "cnn", "resnet").index):
+        some = [r for r in working if r["model"] == model]
+        share(f"audit, {model}: flagged with the right class", "95%", (_right(r) for r in some))
+        share(f"audit, {model}: clean flagged", "2%", (r["planted"] for r in clean if r["model"] == model))
+        share(
+            f"picture, {model}: half of the mask inside the patch", "80%", (r["inside"] >= MASK for r in some)
+        )
+    right = [r for r in working if _right(r)]
+    for spread in ("iid", "dirichlet-0.5", "dirichlet-0.1"):
+        mean(f"who, {spread}: AUC", "0.98", (r["auc"] for r in right if r["spread"] == spread))
+    share("who, each attacker: named (recall)", "90%", _named_attackers(working))
+    share("who, each name: an attacker (precision)", "98%", _names(attacked))
+    share(
+        "who, the same without DBA (recall)",
+        "90%",
+        _named_attackers(r for r in working if r["kind"] != "dba"),
+    )
+    both = [r for r in right if r.get("auc_exact") is not None]
+    gaps = [abs(r["auc"] - r["auc_exact"]) for r in both]
+    add(
+        "who: AUC from 4 bits beside exact, mean difference",
+        "0.01",
+        f"{np.mean(gaps):.4f}" if gaps else "-",
+        len(gaps),
+    )
+    share("clean: anybody named for a trigger", "0", (bool(r["planted"] and r["named"]) for r in clean))
+    share(
+        "clean: named by the rule alone, per class that is tried",
+        "",
+        (n > 0 for r in clean for n in r["unflagged"]),
+    )
+    share(
+        "clean: named for ten natural mistakes that are brought",
+        "0",
+        (r["mistakes_named"] > 0 for r in clean),
+    )
+    share("clean: anybody suspected by `detect` (ledger included)", "0", (bool(r["suspects"]) for r in clean))
+    for kind in ("class-flip", "subgroup"):
+        own = [r for r in rows if r["kind"] == kind]
+        mean(f"brought, {kind}: AUC", "0.95", (r["auc"] for r in own))
+        mean(
+            f"brought, {kind} that works (over 30%): AUC",
+            "0.95",
+            (r["auc"] for r in own if r["success"] >= 0.3),
+        )
+    share(
+        "brought: each name an attacker",
+        "",
+        (n in r["malicious"] for r in rows if r["kind"] in ("class-flip", "subgroup") for n in r["named"]),
+    )
+    share("when: within 2 kept models", "90%", (_in_time(r) for r in right if r["true_when"] is not None))
+    for spread, goal in (("iid", "95%"), ("dirichlet-0.5", "90%"), ("dirichlet-0.1", "75%")):
+        share(
+            f"end to end, {spread}: within 5 points of retraining",
+            goal,
+            (_clean_again(r) for r in working if r["spread"] == spread),
+        )
+    cpu = [
+        r["cpu_audit"] for r in rows if "cpu_audit" in r and r["model"] == "mlp" and r["data"] != "cifar10"
+    ]
+    add(
+        "audit of an MLP on MNIST: seconds of one core (median)",
+        "",
+        f"{np.median(cpu):.1f}" if cpu else "-",
+        len(cpu),
+    )
+    cpu = [r["cpu_taught"] for r in working if r["model"] == "mlp" and r["data"] != "cifar10"]
+    add(
+        "when and who, 20 clients × 20 rounds: seconds of one core (median)",
+        "",
+        f"{np.median(cpu):.1f}" if cpu else "-",
+        len(cpu),
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _right(row: Row) -> bool:
+    return bool(row["planted"] and row["class"] == row["target"])
+
+
+def _named_attackers(rows: Iterable[Row]) -> list[bool]:
+    """Of each attacker whether it is named; of a model that is not flagged nobody is."""
+    return [client in row["named"] for row in rows for client in row["malicious"]]
+
+
+def _names(rows: Iterable[Row]) -> list[bool]:
+    return [client in row["malicious"] for row in rows for client in row["named"]]
+
+
+def _in_time(row: Row) -> bool:
+    if row["when"] is None:
+        return False
+    places = {t: i for i, t in enumerate(row["kept"])}
+    return abs(places[row["when"]] - places[row["true_when"]]) <= 2
+
+
+def _clean_again(row: Row) -> bool:
+    return bool(row["recovered"] <= (row["retrained"] or 0.0) + CLOSE)
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Put the table into a document, between its two marks."""
+    text = path.read_text()
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    path.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
