@@ -1,7 +1,7 @@
 """What was planted, since when and who taught it: how often the audit and the attribution are right.
 
 usage: python benchmarks/forensics.py [mlp|clean|brought|cnn|resnet ...]
-                                      [--seeds N] [--minutes M] [--table] [--write]
+                                      [--seeds N] [--minutes M] [--results FILE] [--table] [--write]
 
 20 clients, 20 rounds, 200 examples per client, 1,000 probe examples, recorded once with Compact(4). Each
 training draws its trigger (2 to 6 pixels a side, anywhere, several values), its target and its start (round
@@ -273,12 +273,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=["mlp", "clean", "brought"])
     parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows, until = read(RESULTS), time.monotonic() + 60 * arguments.minutes
+    rows, until = read(arguments.results), time.monotonic() + 60 * arguments.minutes
     done = {(row["model"], row["kind"], row["seed"]) for row in rows}
     for training in [] if arguments.table or arguments.write else trainings(arguments.parts, arguments.seeds):
         if (training[1], training[4], training[5]) in done:
@@ -287,7 +288,7 @@ def main() -> None:
             print("there is more to do; the same command resumes")
             break
         rows.append(examine(*training))
-        with RESULTS.open("a") as file:
+        with arguments.results.open("a") as file:
             file.write(json.dumps(rows[-1]) + "\n")
         print(*training, rows[-1]["success"], rows[-1].get("auc"), rows[-1].get("named"), flush=True)
     print(table(rows))
