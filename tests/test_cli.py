@@ -1,17 +1,23 @@
 """The commands as people and programs call them."""
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import CompletedProcess
 
+import numpy as np
 import pytest
 import typer
+from click.shell_completion import ShellComplete
+from rich.cells import cell_len
 
 from detect.gatherings import cloned, gathering, noisy
-from fedcrab import History
+from fedcrab import History, Round, Updates
 from fedcrab.cli import COMMANDS, app, load_command
 from fedcrab.demo.small import record_and_plan
 from trials.command import fedcrab
@@ -247,6 +253,90 @@ def test_help_explains_every_argument_and_option(
 def test_commands_are_listed_with_the_first_sentence_of_their_help(name: str) -> None:
     told = load_command(name).help.split("\n\n")[0]
     assert COMMANDS[name] == " ".join(told.split())
+
+
+def offered(*words: str) -> list[str]:
+    """What a shell is offered behind these words, the last of which is begun."""
+    shell = ShellComplete(typer.main.get_command(app), {}, "fedcrab", "_FEDCRAB_COMPLETE")
+    return [item.value for item in shell.get_completions([*words[:-1]], words[-1])]
+
+
+def test_a_shell_completes_commands_choices_and_clients(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    assert offered("re") == ["recover", "report", "reproduce"]
+    assert offered("recover", "h", "--method", "crab") == ["crab-paper", "crab-hardened"]
+    assert offered("reproduce", "--scale", "") == ["smoke", "laptop", "full"]
+    assert offered("detect", "h", "--detector", "l") == ["ledger"]
+    assert offered("plan", "h", "--malicious", "") == [str(c) for c in range(11)]
+    assert offered("recover", "h", "--malicious", "10,1") == ["10,1"]
+    assert offered("report", "h", "--malicious", "1") == ["1", "10"]
+    assert offered("plan", "nothing", "--malicious", "") == []
+    assert offered("plan", "--malicious", "") == []
+
+
+def test_a_shell_asks_the_program(place: Path) -> None:
+    asked = {"_FEDCRAB_COMPLETE": "complete_bash", "COMP_WORDS": "fedcrab plan h --malicious 1"}
+    environment = {**os.environ, **asked, "COMP_CWORD": "4"}
+    command = [sys.executable, "-c", "from fedcrab.cli import main; main()"]
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["1", "10"]
+
+
+@pytest.mark.parametrize(("history", "code"), [("h", 1), ("fine", 0)])
+def test_a_script_asks_detect_for_an_exit_code(history: str, code: int, attacked: Path) -> None:
+    more = ("--detector", "ledger")
+    assert fedcrab("detect", history, *more, "--exit-code", cwd=attacked).returncode == code
+    assert fedcrab("detect", history, *more, "--exit-code", "--json", cwd=attacked).returncode == code
+    assert fedcrab("detect", history, *more, cwd=attacked).returncode == 0
+
+
+def lines_of(done: CompletedProcess[str]) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_output_fits_and_ends_with_the_next_command(
+    width: int, attacked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command that needs no simulator; the others are in experiment/test_output.py."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = lines_of(fedcrab("show", "h", cwd=attacked))
+    found = lines_of(fedcrab("detect", "h", "--detector", "ledger", cwd=attacked))
+    ids = found[-1].split()[-1]
+    assert set(ids.split(",")) == BAD
+    planned = lines_of(fedcrab(*found[-1].split()[2:], "--curves", cwd=attacked))
+    verified = lines_of(fedcrab("verify", "h", cwd=attacked))
+    written = lines_of(fedcrab("report", "h", "--malicious", ids, "-o", "page.html", cwd=attacked))
+    assert shown[-1] == verified[-1] == "Next: fedcrab detect h"
+    assert found[-1] == f"Next: fedcrab plan h --malicious {ids}"
+    assert planned[-1] == f"Next: fedcrab recover h --malicious {ids} --out recovered"
+    assert written[-1] == "Next: python -m webbrowser page.html"
+    in_one_piece = ("Next: ", "head ", "Suspects: ")
+    for line in (*shown, *found, *planned, *verified, *written):
+        assert cell_len(line) <= width or line.startswith(in_one_piece), line
+    assert all(any(client in line.replace("│", " ").split() for line in found) for client in BAD)
+
+
+def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
+    names = frozenset({"CN=a b,O=c", "it's me"})
+    honest = [f"client {i}" for i in range(9)]
+    rng, model = np.random.default_rng(0), np.zeros(30, np.float32)
+    with History.create(tmp_path / "my history", model, initial_loss=2.0) as history:
+        for t in range(8):
+            answers = {c: (rng.normal(size=30) + 9 * (c in names), 1) for c in (*honest, *names)}
+            updates = Updates.of(answers)
+            step = updates.vectors.mean(axis=0)
+            history.record(Round(t, model, updates, step, 2.0 / (t + 2), 0.1))
+            model = model + step
+    last = lines_of(fedcrab("detect", "my history", "--detector", "ledger", cwd=tmp_path))[-1]
+    words = shlex.split(last.removeprefix("Next: "))
+    planned = fedcrab(*words[1:], "--since", "3", cwd=tmp_path)
+    again = shlex.split(lines_of(planned)[-1].removeprefix("Next: "))
+    assert again[1:3] == ["recover", "my history"]
+    asked = json.loads(fedcrab("plan", *again[2:-2], "--json", cwd=tmp_path).stdout)
+    assert set(asked["malicious"]) == names
+    assert asked["since"] == dict.fromkeys(names, 3)
 
 
 def test_the_version(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ ASR: how often the trigger turns a test example into the target class.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,6 +72,17 @@ class Membership:
     recall: float  # of members: the figure that papers call MISR
     balanced_accuracy: float  # 0.5 is guessing
     auc: float  # 0.5 is guessing
+    examples: int = 0  # members tried, and as many others
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether members are told better than by guessing: two standard errors above a half."""
+        return above_chance(self.balanced_accuracy, self.examples)
+
+
+def above_chance(balanced_accuracy: float, examples: int) -> bool:
+    """Whether a balanced accuracy over so many members and as many others is more than guessing."""
+    return balanced_accuracy > 0.5 + 1 / math.sqrt(2 * max(examples, 1))
 
 
 def fit_attack_model(members: NDArray[np.float32], others: NDArray[np.float32]) -> AttackModel:
@@ -113,4 +125,4 @@ def membership(
     ]
     recall, false_alarms = (float(np.mean(s > 0.5)) for s in scores)
     auc = float(roc_auc_score(np.repeat([1, 0], count), np.concatenate(scores)))
-    return Membership(recall, (recall + 1 - false_alarms) / 2, auc)
+    return Membership(recall, (recall + 1 - false_alarms) / 2, auc, count)

@@ -1,11 +1,13 @@
 """The paper's evaluation at scale `smoke`, for real, and what is made of it."""
 
+import io
 import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from fedcrab import ConfigError
 from fedcrab.experiment.matrix import expand
@@ -14,6 +16,7 @@ from fedcrab.reproduce.claims import TESTS, Observed, largest_rise
 from fedcrab.reproduce.formulas import formulas
 from fedcrab.reproduce.items import ITEMS, SCALES
 from fedcrab.reproduce.write_results import ReproduceResult, claims, figures, reproduce_command
+from fedcrab.terminal import Printable
 
 pytestmark = pytest.mark.long(15)
 
@@ -151,3 +154,18 @@ def test_claims_by_hand() -> None:
     both = row("fedrecover"), row("retrain")
     assert found("fedrecover_jumps", *both, fedrecover=curve, retrain=curve[3:]) is True
     assert found("fedrecover_jumps", *both, fedrecover=curve[2:], retrain=curve) is False
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_it_in_its_width(width: int, smoke: ReproduceResult) -> None:
+    """No method's name is cut, and the smallest scale judges nothing."""
+    out = io.StringIO()
+    console = Printable(file=out, width=width, markup=False)
+    for line in smoke.tables():
+        console.print(line, crop=False)
+    lines = out.getvalue().splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert "not judged at this scale" in out.getvalue()
+    assert "not run" not in out.getvalue()
+    names = {row["method"] for section in smoke.sections for row in section.rows}
+    assert all(any(name in line for line in lines) for name in names)

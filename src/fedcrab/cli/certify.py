@@ -16,7 +16,16 @@ from fedcrab.certificate.assumptions import Assumptions
 from fedcrab.certificate.certificate import certify_folder, declared_in
 from fedcrab.certificate.document import NAME, signed, write_certificate
 from fedcrab.certificate.noise import budget
-from fedcrab.cli.output import AsJson, Delta, Epsilon, HistoryPlace, Retrained, print_json, print_tables
+from fedcrab.cli.output import (
+    AsJson,
+    Delta,
+    Epsilon,
+    HistoryPlace,
+    Retrained,
+    print_json,
+    print_next,
+    print_tables,
+)
 from fedcrab.errors import ConfigError
 from fedcrab.history.signature import check_private
 from fedcrab.recover.folder import RecoveryFolder, find_folder
@@ -104,8 +113,12 @@ def _value(change: str, text: str) -> Any:
         raise ConfigError(f"--assume {change[:60]}: a number, true, false or null is wanted") from error
 
 
-def certificate_tables(path: Path, table: Mapping[str, Any]) -> list[RenderableType]:
-    """What is stated, how far it can be trusted, and the conclusion."""
+def certificate_tables(path: Path, table: Mapping[str, Any], *, terms: bool) -> list[RenderableType]:
+    """The conclusion, where it is written; and every term behind it, where they are asked for."""
+    lines: list[RenderableType] = [_conclusion(table), Text(_written(path, table))]
+    if not terms:
+        count = sum(term["value"] is not None for term in table["terms"].values())
+        return [*lines, Text(f"It rests on {count} statements with their formulas: --terms shows them.")]
     flag, formula = Column("flag", left=True), Column("formula", prose=True)
     statements = FittedTable("Statements", "term", "value", flag, formula)
     for name, term in table["terms"].items():
@@ -113,7 +126,7 @@ def certificate_tables(path: Path, table: Mapping[str, Any]) -> list[RenderableT
             statements.add_row(name, f"{term['value']:.6g}", term["flag"], term["formula"])
     unknown = [name for name, term in table["terms"].items() if term["value"] is None]
     left_out = Text(f"Not available, assumptions missing: {', '.join(unknown)}")
-    return [statements, *([left_out] if unknown else []), _conclusion(table), Text(_written(path, table))]
+    return [*lines, statements, *([left_out] if unknown else [])]
 
 
 def _conclusion(table: Mapping[str, Any]) -> Text:
@@ -174,6 +187,9 @@ def certify_command(
     delta: Delta = None,
     key: Annotated[Path | None, typer.Option(help="Sign with this Ed25519 private key (PEM).")] = None,
     estimate: Annotated[bool, typer.Option(help="Guess constants that are not declared.")] = True,
+    terms: Annotated[
+        bool, typer.Option("--terms", help="Show every statement, its formula and its flag.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """State what is proven about a recovery and under which assumptions, bound to history and models by hash.
@@ -195,4 +211,6 @@ def certify_command(
     if as_json:
         print_json(table)
     else:
-        print_tables(*certificate_tables(path, table))
+        print_tables(*certificate_tables(path, table, terms=terms))
+        more = ("--key", "public.pem") if key is not None else ()
+        print_next("fedcrab", "verify", path, *more)

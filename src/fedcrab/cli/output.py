@@ -17,7 +17,29 @@ import typer
 from rich.text import Text
 
 from fedcrab.terminal import console, printable
-from fedcrab.types import ClientId
+from fedcrab.types import ClientId, natural
+
+MOST = 200  # client ids that a shell is offered
+
+
+def complete_clients(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What a shell offers for ``--malicious``: the ids of the history that was named, after a comma too."""
+    from fedcrab.errors import FedcrabError
+    from fedcrab.recover.folder import open_history_or_recovery
+    from fedcrab.rollback.malicious import quoted
+
+    before, comma, begun = incomplete.rpartition(",")
+    words = [ctx.params.get("directory"), *ctx.args]  # while an option is unfinished, it is among the latter
+    place = next((str(word) for word in words if word), "")
+    try:
+        history, _ = open_history_or_recovery(Path(place))
+    except (FedcrabError, OSError):
+        return []
+    named = set(before.split(","))
+    ids = (quoted(client) for client in sorted(history.clients, key=natural))
+    offered = [f"{before}{comma}{c}" for c in ids if c.startswith(begun) and c not in named]
+    return offered[:MOST]
+
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a history.")]
 HistoryOrRecovery = Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")]
@@ -25,6 +47,7 @@ Malicious = Annotated[
     list[str],
     typer.Option(
         metavar="IDS",
+        autocompletion=complete_clients,
         help="Ids of the malicious clients: 3,7, or 3@20 from round 20 on. An id with a comma is quoted as "
         "in CSV: '\"CN=a,O=b\",7'. @FILE reads them from a file, - from a pipe. Can be repeated.",
     ),

@@ -144,6 +144,6 @@ def show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: b
     if as_json:
         print_json({"methods": rows, "refused": refused})
         return
-    print_tables(tables.methods_table(rows))
+    print_tables(tables.methods_table(rows), *tables.misr_note(rows))
     print_tables(*(f"{row['method']}: {row['predicted']}" for row in rows if row.get("predicted")))
     print_tables(*(f"{name}: {why}" for name, why in refused.items()))

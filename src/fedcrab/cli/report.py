@@ -11,6 +11,7 @@ import typer
 from fedcrab.cli.output import (
     AsJson,
     Since,
+    complete_clients,
     print_json,
     print_next,
     print_tables,
@@ -29,7 +30,12 @@ def report(
         "incident.html"
     ),
     malicious: Annotated[
-        list[str] | None, typer.Option(metavar="IDS", help="Clients that are marked when the page opens: 3,7")
+        list[str] | None,
+        typer.Option(
+            metavar="IDS",
+            autocompletion=complete_clients,
+            help="Clients that are marked when the page opens: 3,7",
+        ),
     ] = None,
     since: Since = None,
     recovered: Annotated[

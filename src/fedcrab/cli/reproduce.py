@@ -28,7 +28,8 @@ def reproduce(
         typer.Argument(click_type=Choice(ITEMS), metavar="NAME", help=f"One of {', '.join(ITEMS)}; or all."),
     ] = None,
     scale: Annotated[
-        str, typer.Option(click_type=Choice(SCALES), help="How much of it: seconds, hours or days.")
+        str,
+        typer.Option(click_type=Choice(SCALES), help="How much of it: half a minute, hours or days."),
     ] = "smoke",
     results: Results = Path("results"),
     out: Annotated[

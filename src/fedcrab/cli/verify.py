@@ -15,6 +15,7 @@ from fedcrab.cli.output import (
     HistoryPlace,
     Retrained,
     print_json,
+    print_next,
     print_tables,
 )
 from fedcrab.errors import ConfigError
@@ -59,6 +60,9 @@ def verify(
         print_tables(*(problems or (f"{place}: {fine}", *more)))
     if problems:
         raise typer.Exit(2)
+    if not as_json:
+        following = "detect" if certificate is None else "report"
+        print_next("fedcrab", following, place if certificate is None else certificate.parent)
 
 
 def _verdict_table(verdict: Verdict) -> dict[str, object]:

@@ -78,13 +78,14 @@ class MembershipTest:
         predict = self.setup.predictor.predict
         return membership(self.attack, predict, model, self.members, self.others)
 
-    def row(self, model: Vector) -> dict[str, float]:
+    def row(self, model: Vector) -> dict[str, float | bool]:
         """The same as the measures of a row."""
         told = self.of(model)
         return {
             "misr": told.recall,
             "misr_balanced_accuracy": told.balanced_accuracy,
             "misr_auc": told.auc,
+            "misr_beyond_chance": told.beyond_chance,
         }
 
 

@@ -272,7 +272,7 @@ def methods_table(rows: Sequence[Mapping[str, Any]]) -> FittedTable:
         "method": lambda r: r["method"],
         "TA": lambda r: _percent(r["ta"]),
         "ASR": lambda r: _percent(r["asr"]),
-        "MISR": lambda r: _percent(r["misr"]),
+        "MISR": _misr,
         "trigger": lambda r: _trigger(r.get("trigger")),
         "from round": lambda r: _whole(r["rollback_round"] if rolls_back(r["method"]) else None),
         "rounds": lambda r: _whole(r["rounds"]),
@@ -296,6 +296,23 @@ def _trigger(found: Mapping[str, Any] | None) -> str:
         return "-"
     turns = "" if found["lift"] is None else f", turns {found['lift']:.0%}"
     return f"class {found['class']}{turns}" if found["planted"] else f"none{turns}"
+
+
+CHANCE = "chance"
+MISR_NOTE = (
+    f"MISR {CHANCE}: membership in the malicious clients' data is told no better than by guessing. "
+    "Other figures mean something only beside that of the retrained model."
+)
+
+
+def _misr(row: Mapping[str, Any]) -> str:
+    """The recall of members, where they are told better than by guessing."""
+    return CHANCE if row.get("misr_beyond_chance") is False else _percent(row["misr"])
+
+
+def misr_note(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """How to read MISR, where it was measured."""
+    return [Text(MISR_NOTE, style="dim")] if any(row["misr"] is not None for row in rows) else []
 
 
 def _percent(value: float | None) -> str:

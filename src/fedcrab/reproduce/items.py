@@ -29,6 +29,11 @@ class Scale:
     deltas: tuple[float, ...] = (0.3, 0.5, 0.7, 0.8, 1.0)
     betas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
 
+    @property
+    def judges(self) -> bool:
+        """Whether it says anything about the paper: whether any of the paper's data sets is in it."""
+        return bool({*self.datasets} & {*PAPER_DATASETS})
+
     def first(self, dataset: str) -> str:
         """The data set that stands for one of the paper's."""
         return dataset if dataset in self.datasets else self.datasets[0]

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
-from rich.markdown import Markdown
 from rich.text import Text
 
 from fedcrab.experiment.cell_cache import CellCache, CellResult
 from fedcrab.experiment.matrix import Cell, expand
 from fedcrab.experiment.names import look_up
-from fedcrab.experiment.run_suite import compute_missing, markdown, write_tables
+from fedcrab.experiment.run_suite import compute_missing, fitted, markdown, write_tables
 from fedcrab.experiment.suite import MEASURES
 from fedcrab.experiment.suite_tables import ResultTable, Row, cell, grouped, rows_of, summary, write_text
 from fedcrab.recover.crab import crab
@@ -84,6 +83,7 @@ def claims(item: str) -> list[Claim]:
 
 
 VERDICTS = {True: "found", False: "**not found**", None: "not run"}
+NOT_JUDGED = "not judged at this scale"
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,10 @@ class Section:
         told = ", ".join(str(count) for count in sorted(c for c in cores if c))
         return f"Load of the machine meanwhile: {min(loads):g} to {max(loads):g} on {told} cores.\n"
 
+    def verdict(self, found: Verdict) -> str:
+        """What is said of a claim; a scale without the paper's data sets judges none."""
+        return VERDICTS[found.holds] if self.scale.judges else NOT_JUDGED
+
     def to_table(self) -> dict[str, Any]:
         """As plain values."""
         told = [
@@ -150,10 +154,38 @@ class Section:
     def _paper_parts(self) -> list[str]:
         parts = []
         if beside := self.beside():
-            columns = ("data", "malicious", "method", "measure", "paper", "ours")
-            parts.append(markdown(ResultTable(columns, tuple(_line(f, rows) for f, rows in beside))))
-        parts.append("\n".join(_verdict(claim, found) for claim, found in self.judged()) + "\n")
+            parts.append(markdown(_beside(beside)))
+        parts.append("\n".join(self._claim(*judged) for judged in self.judged()) + "\n")
         return parts
+
+    def _claim(self, claim: Claim, found: Verdict) -> str:
+        told = f" ({found.told})" if found.told else ""
+        more = {False: claim.why, True: claim.but, None: ""}[found.holds]
+        return f"- {claim.says}: {self.verdict(found)}{told}. {more}".rstrip()
+
+    def tables(self) -> list[RenderableType]:
+        """For people."""
+        head = Text(f"\n{self.item.title} ({self.item.name})", style="bold")
+        lines: list[RenderableType] = [head, Text(f"{self.item.place}. {self.ran.replace('`', '')}.")]
+        if not self.rows:
+            return [*lines, Text("Not run yet.")]
+        judged = self.judged()
+        if self.scale.judges:
+            lines += [Text(self._claim(*one).replace("**", "").replace("`", "")) for one in judged]
+        elif judged:
+            lines.append(Text(f"What the paper says of it ({len(judged)} claims): {NOT_JUDGED}."))
+        if beside := self.beside():
+            lines.append(fitted("", _beside(beside)))
+        if self.item.name == "memory":
+            lines.append(fitted("", formulas(self.rows, self.cells)))
+        lines.append(fitted("", self.table()))
+        return [*lines, *([Text(self.item.says)] if self.item.says else [])]
+
+
+def _beside(figures: Sequence[tuple[Figure, Sequence[Row]]]) -> ResultTable:
+    """The paper's figures with ours."""
+    columns = ("data", "malicious", "method", "measure", "paper", "ours")
+    return ResultTable(columns, tuple(_line(figure, rows) for figure, rows in figures))
 
 
 def _line(figure: Figure, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -161,12 +193,6 @@ def _line(figure: Figure, rows: Sequence[Row]) -> tuple[str, ...]:
     value = f"{figure.value:g}{'' if figure.dataset or figure.item != 'resilience' else ' (about)'}"
     named = (first["dataset"], f"{first['fraction']:.0%}", first["method"])
     return (*named, MEASURES[figure.measure], value, cell(rows, figure.measure))
-
-
-def _verdict(claim: Claim, found: Verdict) -> str:
-    told = f" ({found.told})" if found.told else ""
-    more = {False: claim.why, True: claim.but, None: ""}[found.holds]
-    return f"- {claim.says}: {VERDICTS[found.holds]}{told}. {more}".rstrip()
 
 
 def document(scale: Scale, sections: Sequence[Section], *, pictures: str) -> str:
@@ -194,8 +220,8 @@ def _opening(scale: Scale) -> str:
 
 def _verdicts(sections: Sequence[Section]) -> str:
     """All claims on one page."""
-    judged = [(s.item.name, claim, found) for s in sections for claim, found in s.judged()]
-    rows = tuple((name, claim.says, VERDICTS[found.holds]) for name, claim, found in judged)
+    judged = [(s, claim, found) for s in sections for claim, found in s.judged()]
+    rows = tuple((s.item.name, claim.says, s.verdict(found)) for s, claim, found in judged)
     return "## What we find of what the paper says\n\n" + markdown(
         ResultTable(("item", "the paper", "here"), rows)
     )
@@ -220,7 +246,7 @@ class ReproduceResult:
 
     def tables(self) -> list[RenderableType]:
         """For people."""
-        told: list[RenderableType] = [Markdown(section.markdown(pictures="")) for section in self.sections]
+        told = [line for section in self.sections for line in section.tables()]
         told += [Text(f"{key}: {why}") for key, why in self.failed.items()]
         return [*told, Text(f"Written to {self.written}")] if self.written else told
 
