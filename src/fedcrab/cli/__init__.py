@@ -35,7 +35,8 @@ COMMANDS = {  # each with the first sentence of its help
     "verify": "Check every byte of a history against its hashes, "
     "or recompute a certificate from its history.",
     "seal": "Check a history and sign its head, so that nobody without the key can rewrite it unnoticed.",
-    "report": "Write one HTML file that shows the incident and answers while you click: no server, no network.",
+    "report": "Write one HTML file that shows the incident and answers while you click: "
+    "no server, no network.",
     "bench": "Run a matrix of experiments; finished cells are not computed again.",
     "reproduce": "The paper's tables and figures, its numbers beside ours, and which of its claims hold.",
 }
