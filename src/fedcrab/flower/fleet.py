@@ -151,7 +151,7 @@ class FlowerFleet:
         ]
         replies = ask_nodes(self._grid, messages, self._patience, intake.judge)
         admitted = intake.admit(replies.usable, replies.failed)
-        self._remember(round, admitted.replies)
+        self._remember(round, admitted.replies, nodes)
         absent = (Rejection(c, "is not connected") for c in clients if c not in nodes)
         self.rejected = tuple(sorted((*admitted.rejected, *absent), key=lambda r: r.client))
         for left_out in self.rejected:
@@ -170,14 +170,16 @@ class FlowerFleet:
         configs = {name: ConfigRecord(settings) for name, settings in records.items()}
         return RecordDict({self._notes.arrays_key: arrays, **configs})
 
-    def _remember(self, round: int, replies: Mapping[ClientId, Message]) -> None:
+    def _remember(
+        self, round: int, replies: Mapping[ClientId, Message], nodes: Mapping[ClientId, int]
+    ) -> None:
         """What clients said beside their arrays, for a strategy that takes it into account."""
         if round != self._round:
             self._round, self._metrics = round, {}
         for client, reply in replies.items():
             self._metrics[client] = next(iter(reply.content.metric_records.items()))
         if self.rule is not None:
-            self.rule.hear(round, self._metrics)
+            self.rule.hear(round, self._metrics, nodes)
 
     def _connected(self, clients: Sequence[ClientId]) -> dict[ClientId, int]:
         """The nodes of these clients, waiting for each of them once; FleetError where too few come."""

@@ -9,6 +9,7 @@ the strategy keeps between rounds is recorded with the model, and put back when 
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from logging import INFO, WARNING
@@ -57,7 +58,7 @@ class Recorder(Strategy):
             raise ConfigError(f"head_every must be a whole number of 0 or more, got {head_every!r}")
         self.path, self._loss_key = Path(history), loss_key
         self._once: EvaluateOnce | None = None
-        self._state = StrategyState(strategy)
+        self._state, self._mean = StrategyState(strategy), is_weighted_mean(strategy)
         self._sent: SentMessages | None = None
         self._inside: dict[str, Callable[..., Any]] = {}  # what hooks were put in place of
         self._absent: tuple[int, ...] = ()  # arrays that the model going on does not have
@@ -114,8 +115,15 @@ class Recorder(Strategy):
             self._end()
             return _result(arrays)
         self._grid = PatientGrid(grid, self._patience, self._judge)
-        left, configs = num_rounds - self._done, (train_config, evaluate_config)
-        given = (self._grid, arrays, left, timeout, *configs, self._settled(evaluate_fn))
+        given = {
+            "grid": self._grid,
+            "initial_arrays": arrays,
+            "num_rounds": num_rounds - self._done,
+            "timeout": timeout,
+            "train_config": train_config,
+            "evaluate_config": evaluate_config,
+            "evaluate_fn": self._settled(evaluate_fn),
+        }
         try:
             result = self._start(given, more)
         except BaseException:
@@ -125,25 +133,29 @@ class Recorder(Strategy):
         self._end()
         return _renumbered(result, self._done) if isinstance(result, Result) else result
 
-    def _start(self, given: tuple[Any, ...], more: dict[str, Any]) -> Result:
+    def _start(self, given: dict[str, Any], more: dict[str, Any]) -> Result:
         """As Flower starts a strategy, or as the strategy inside starts itself, its rounds recorded."""
         inner = self.strategy
         if type(inner).start is Strategy.start and "start" not in vars(inner):
-            return super().start(*given, **more)
+            return super().start(**given, **more)
         if self._done:
             log(
                 WARNING,
                 "fedcrab: %s.start counts from 1 again; it trains rounds %d to %d",
                 type(inner).__name__,
                 self._done + 1,
-                self._done + given[2],
+                self._done + given["num_rounds"],
             )
         hooks = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
         own = {name: vars(inner)[name] for name in hooks if name in vars(inner)}
         self._inside = {name: getattr(inner, name) for name in hooks}
         vars(inner).update(hooks)  # its own loop calls the recorder, which calls what was there before
         try:
-            return inner.start(*given, **more)
+            taken = inspect.signature(inner.start).parameters.values()
+            names = {p.name for p in taken}
+            anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken)
+            known = {n: v for n, v in given.items() if anything or n in names or v is not None}
+            return inner.start(**known, **more)
         finally:
             for name in hooks:
                 del vars(inner)[name]
@@ -232,7 +244,7 @@ class Recorder(Strategy):
                 model.dtypes,
                 *keys,
                 config={key: value for (name, key), value in common.items() if name == keys[1]},
-                mean=is_weighted_mean(self.strategy),
+                mean=self._mean,
                 beside=_beside(messages, keys[0]),
             )
             start, evaluate, selection = model.flatten(arrays), self._measure, self._selection

@@ -82,6 +82,7 @@ class StrategyRule(ServerRule):
             1, *(4 * b.num_malicious_nodes + 3 for b in chain(strategy) if isinstance(b, Bulyan)), 0
         )
         self._heard: tuple[int, Metrics] = -1, {}
+        self._nodes: dict[ClientId, int] = {}  # of those that were asked so far
         self._leave_budget_alone()
 
     def _leave_budget_alone(self) -> None:
@@ -96,9 +97,13 @@ class StrategyRule(ServerRule):
                     type(level).__name__,
                 )
 
-    def hear(self, round: int, metrics: Metrics) -> None:
+    def hear(self, round: int, metrics: Metrics, nodes: Mapping[ClientId, int]) -> None:
         """Take note of what clients said beside their arrays, in the round that is aggregated next."""
         self._heard = round, metrics
+        self._nodes |= nodes
+
+    def _node(self, client: ClientId) -> int:
+        return self._nodes.get(client) or number_of(client)
 
     def settings(self) -> dict[str, Any]:
         """What a message must say as the strategy stands now, whatever it said in the training."""
@@ -129,7 +134,7 @@ class StrategyRule(ServerRule):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, clients: Sequence[ClientId]
     ) -> None:
         least = [int(getattr(level, name, 0)) for level in chain(self._strategy) for name in NODES]
-        grid = AnsweringGrid(self._grid, [node_of(client) for client in clients], max(least))
+        grid = AnsweringGrid(self._grid, [self._node(client) for client in clients], max(least))
         list(self._strategy.configure_train(server_round, arrays, config, grid))
 
     def _replies(self, model: Vector, updates: Updates, round: int) -> Iterator[Message]:
@@ -142,7 +147,7 @@ class StrategyRule(ServerRule):
             content = RecordDict(
                 {self._notes.arrays_key: self._model.arrays(model + row, absent), name: said}
             )
-            sent = Message(RecordDict(), node_of(client), MessageType.TRAIN)
+            sent = Message(RecordDict(), self._node(client), MessageType.TRAIN)
             yield Message(content, reply_to=sent)
 
     def _difference(self, model: Vector, made: ArrayRecord) -> Vector | str:
@@ -178,7 +183,7 @@ class AnsweringGrid(PatientGrid):
     def __init__(self, grid: Grid, nodes: Sequence[int], least: int) -> None:
         self._grid, self._asked = grid, 0
         missing = range(1, max(0, least - len(nodes)) + 1)
-        self._nodes = [*nodes, *(node_of(f"nobody {n}") for n in missing)]
+        self._nodes = [*nodes, *(number_of(f"nobody {n}") for n in missing)]
 
     def get_node_ids(self) -> Iterable[int]:
         """Those that answered."""
@@ -199,8 +204,8 @@ class AnsweringGrid(PatientGrid):
         return [] if timeout == 0 else self.pull_messages(self.push_messages(messages))
 
 
-def node_of(client: ClientId) -> int:
-    """A number for a client, the same always, as a node's id."""
+def number_of(client: ClientId) -> int:
+    """A number for a client that is not connected, the same always, as a node's id."""
     return int.from_bytes(hashlib.sha256(client.encode()).digest()[:7], "big") + 1
 
 

@@ -120,10 +120,10 @@ def last_line(text: str) -> str:
     plain, kind = ESCAPE.sub("", text).strip(), ""
     if found := WRAPPED.fullmatch(plain):
         plain, kind = found["text"], found["kind"]
-    lines = [" ".join(line.split()) for line in plain.splitlines() if line.strip()]
+    shown = ("".join(c if c.isprintable() else " " for c in line) for line in plain.splitlines())
+    lines = [" ".join(line.split()) for line in shown if line.strip()]
     told = lines[-1] if lines else ""
-    told = f"{kind}: {told}" if kind and len(lines) < 2 else told
-    return "".join(c if c.isprintable() else " " for c in told)[:300]
+    return (f"{kind}: {told}" if kind and len(lines) < 2 else told)[:300]
 
 
 def _told(wanted: Mapping[int, Message], replies: Replies) -> str:

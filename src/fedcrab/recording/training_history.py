@@ -31,7 +31,12 @@ EvaluateFn = Callable[[int, Any], Mapping[str, Any] | None]  # (round, the engin
 Log = Callable[..., None]  # as logging.log
 LOSS = "loss"
 PROBABILITIES = "probabilities"  # the softmax output on the server's examples, flattened
-REPORTED = ("train_loss", "train-loss", "loss")  # what engines' templates call a client's loss
+REPORTED = (
+    "train_loss",
+    "train-loss",
+    "loss",
+    "train_logloss",
+)  # what engines' templates call a client's loss
 UNKNOWN = float("nan")
 
 
