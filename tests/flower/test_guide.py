@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ def follow(text: str, app: Path, env: dict[str, str]) -> None:
             subprocess.run(reverse, input=block, text=True, cwd=app, check=True)
             assert "fedcrab" not in (app / "digits" / "server.py").read_text()
             subprocess.run(["patch", "-p1"], input=block, text=True, cwd=app, check=True)
+        elif kind == "toml":
+            config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+            assert tomllib.loads(block).items() <= config.items()
         else:
             assert kind == "console", f"a block of kind {kind} is run by nobody"
             session(block, app, env)
@@ -67,5 +71,5 @@ def test_the_guide_on_real_machines(tmp_path: Path) -> None:
 
 def test_no_block_is_left_out() -> None:
     kinds = {kind for kind, _ in BLOCK.findall(GUIDE)}
-    assert kinds == {"python", "diff", "console"}
+    assert kinds == {"python", "diff", "console", "toml"}
     assert (BIN / "flwr").exists()

@@ -1,4 +1,4 @@
-"""The server: two lines record, one recovers."""
+"""The server: one line records, two recover."""
 
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -13,10 +13,10 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    if recover_if_asked(grid, context):
-        return
     config = context.run_config
     strategy = FedAvg(fraction_evaluate=0.0)
+    if recover_if_asked(grid, context, strategy):
+        return
     strategy = Recorder(strategy, config["history"], evaluate_fn=evaluate)
     initial = ArrayRecord(task.model().state_dict())
     strategy.start(grid=grid, initial_arrays=initial, num_rounds=config["rounds"])

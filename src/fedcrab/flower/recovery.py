@@ -91,6 +91,7 @@ def recover_if_asked(
             chosen = choose_aggregation(history, strategy, str(asked.get("aggregate", "")), grid)
             aggregate = fleet.rule = chosen.rule
             method = chosen.method(history, method)
+            chosen.warn_of_fewer_steps(history, method)
         found = recover_history(
             history,
             fleet,
@@ -170,6 +171,20 @@ class Aggregation:
                 "or retrain, or say aggregate='mean'"
             )
         return asked or ("crab-hardened" if default_method(history)[0] in STORED else None)
+
+    def warn_of_fewer_steps(self, history: History, asked: str | None) -> None:
+        """Crab replays the kept rounds only; an optimiser on the server makes a step per round."""
+        method = asked or default_method(history)[0]
+        if self.rule is None or not method.startswith("crab") or len(history.kept) == len(history.rounds):
+            return
+        log(
+            WARNING,
+            "fedcrab: crab replays %d of %d rounds, and %s makes one step in each, so that it may end short "
+            "of the training; method='retrain' does not, nor does replay of a history by Compact()",
+            len(history.kept),
+            len(history.rounds),
+            self.rule.name,
+        )
 
 
 def choose_aggregation(history: History, strategy: Strategy | None, asked: str, grid: Grid) -> Aggregation:
