@@ -15,8 +15,9 @@ ASR: how often the trigger turns a test example into the target class.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,3 +127,21 @@ def membership(
     recall, false_alarms = (float(np.mean(s > 0.5)) for s in scores)
     auc = float(roc_auc_score(np.repeat([1, 0], count), np.concatenate(scores)))
     return Membership(recall, (recall + 1 - false_alarms) / 2, auc, count)
+
+
+SAME = 0.01  # attack success that differs by less is the same: a few test examples
+CLEAN = 0.15  # attack success above this, and above the retrained model's, is not clean
+
+
+def best_recovery(rows: Sequence[Mapping[str, Any]], reference: str = "retrain") -> str | None:
+    """The method whose model to deploy: of those with the least attack success, the most accurate.
+
+    Each row has ``method``, ``ta`` and ``asr``, None where they were not measured. None where even the least
+    attack success is above 15 % and above the retrained model's.
+    """
+    least = min((row["asr"] for row in rows if row["asr"] is not None), default=0.0)
+    scratch = next((row["asr"] for row in rows if row["method"] == reference), None)
+    if not rows or least > max(CLEAN, scratch or 0.0):
+        return None
+    clean = [row for row in rows if row["asr"] is None or row["asr"] <= least + SAME]
+    return str(max(clean, key=lambda row: -1.0 if row["ta"] is None else row["ta"])["method"])

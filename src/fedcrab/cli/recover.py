@@ -25,6 +25,7 @@ from fedcrab.cli.output import (
     print_tables,
 )
 from fedcrab.errors import ConfigError
+from fedcrab.evaluate import best_recovery
 from fedcrab.extras import need_extra
 from fedcrab.progress import Progress
 from fedcrab.recover.folder import MODEL, RecoveryFolder, open_history_or_recovery
@@ -116,27 +117,21 @@ def _models(rows: list[dict[str, Any]], out: Path) -> list[RenderableType]:
     """Where each recovered model is, its hash, and which one to deploy."""
     recovered = {row["method"]: row for row in rows if (out / row["method"] / MODEL).is_file()}
     hashes = {name: RecoveryFolder(out / name).summary["model_sha256"] for name in recovered}
-    best = _to_deploy(list(recovered.values()))
+    best = best_recovery(list(recovered.values()))
     lines: list[RenderableType] = []
     if len(recovered) > 1:
         table = FittedTable("Models", "method", Column("sha256", left=True), Column("file", left=True))
         for name, digest in hashes.items():
             table.add_row(name, digest[:16], f"{out / name / MODEL}")
         lines.append(table)
+    if best is None:
+        return [*lines, "Deploy none of them yet: too much of the attack is left."]
     why = "" if len(recovered) == 1 else f" ({len(recovered)} models; {CHOICE})"
     place = Text(printable(f"Deploy: {out / best / MODEL}"), no_wrap=True)
     return [*lines, place, Text(f"sha256: {hashes[best]}", no_wrap=True), f"By {best}{why}."]
 
 
 CHOICE = "of those with the least attack success, the most accurate"
-SAME = 0.01  # attack success that differs by less is the same: a few test examples
-
-
-def _to_deploy(rows: list[dict[str, Any]]) -> str:
-    """The most accurate model of those in which least is left of the attack."""
-    least = min((row["asr"] for row in rows if row["asr"] is not None), default=0.0)
-    clean = [row for row in rows if row["asr"] is None or row["asr"] <= least + SAME]
-    return str(max(clean, key=lambda row: row["ta"])["method"])
 
 
 def show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: bool) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from fedcrab.certificate.document import NAME, read_certificate, signature_problems
 from fedcrab.errors import DamagedError, HistoryError
+from fedcrab.evaluate import best_recovery
 from fedcrab.history import History
 from fedcrab.recover.folder import MODEL, RecoveryFolder, recoveries_in
-from fedcrab.recover.methods import REFERENCE, default_method, rolls_back, title_of
+from fedcrab.recover.methods import REFERENCE, rolls_back, title_of
 from fedcrab.types import Vector
 from fedcrab.vectors import norm
 
@@ -40,37 +41,9 @@ def recoveries_of(out: Path, history: History, key: Path | None = None) -> dict[
         "since": found[0].since(),
         "poisoned": poisoned,
         "methods": whole,
-        "deploy": best_recovery(whole, poisoned, default_method(history)[0]),
+        "deploy": best_recovery(whole),
         "distances": _distances(found, history),
     }
-
-
-NEAR = 0.05  # a rate this close to the retrained model's counts as the same
-LOW = 0.15  # attack success, where there is no retrained model to compare with
-
-
-def best_recovery(
-    rows: Sequence[Mapping[str, Any]], poisoned: Mapping[str, Any] | None, default: str
-) -> str | None:
-    """The method whose model to deploy; None where no model is as clean and as accurate as it should be.
-
-    Attack success at most that of the retrained model, accuracy at least that (both to 5 points); without a
-    retrained model, attack success below 15 % and accuracy at least the poisoned model's, to 5 points. Of
-    those, the default method first, then the one with the least work.
-    """
-    scratch: Mapping[str, Any] = next((row for row in rows if row["reference"]), {})
-    most = NEAR + scratch["asr"] if scratch.get("asr") is not None else LOW
-    least = scratch.get("ta") if scratch else (poisoned or {}).get("ta")
-
-    def good(row: Mapping[str, Any]) -> bool:
-        clean = row["asr"] is None or row["asr"] <= most
-        return clean and (row["ta"] is None or least is None or row["ta"] >= least - NEAR)
-
-    def rank(row: Mapping[str, Any]) -> tuple[bool, float]:
-        return row["method"] != default, row["client_rounds"] or float("inf")
-
-    found = sorted(filter(good, rows), key=rank)
-    return str(found[0]["method"]) if found else None
 
 
 def _distances(found: Sequence[RecoveryFolder], history: History) -> dict[str, float]:
