@@ -71,42 +71,44 @@ class Packing:
         packed = np.zeros((len(rows), self.width), np.uint8)
         place, codes = 8 + 2 * self.blocks, self.blocks * BLOCK * self.bits // 8
         trained, buffers = self._trained_places(), self._buffer_places()
+        numbers = np.zeros((self.blocks, BLOCK), np.float32)  # the last block perhaps filled up with zeros
+        scratch = (np.empty_like(numbers[:AT_ONCE]), np.empty_like(numbers[:AT_ONCE]))
         for row, out in zip(rows, packed, strict=True):
-            numbers = np.ascontiguousarray(row if trained is None else row[trained], np.float32)
-            largest, error = self._pack_row(numbers, out[8:place].view("<f2"), out[place : place + codes])
+            numbers.reshape(-1)[: self.trained] = row if trained is None else row[trained]
+            scales, codes_of = out[8:place].view("<f2"), out[place : place + codes]
+            largest, error = self._pack_row(numbers, scales, codes_of, scratch)
             out[:8].view("<f4")[:] = largest, error
             out[place + codes :] = np.ascontiguousarray(row[buffers], "<f4").view(np.uint8)
         return packed
 
     def _pack_row(
-        self, numbers: Rows, scales: NDArray[np.float16], codes: Bytes
+        self, numbers: Rows, scales: NDArray[np.float16], codes: Bytes, scratch: tuple[Rows, Rows]
     ) -> tuple[np.float32, np.float32]:
-        """Fill in the scales and codes of a row; gives its largest number and its error's length."""
-        highest = np.concatenate(
-            [_highest(_blocks(numbers[part])) for part in self._parts()] or [np.zeros(0)]
-        )
+        """Fill in the scales and codes of a row's blocks; gives its largest number and its error's length."""
+        highest = np.empty(len(numbers))
+        for at in range(0, len(numbers), AT_ONCE):
+            highest[at : at + AT_ONCE] = _highest(numbers[at : at + AT_ONCE], scratch[0])
         largest = float(highest.max(initial=0))
         if largest < TINY:  # zeros have the code Q, so that a scale has nothing to do with it
             codes[:] = self._byte_of_zeros()
             return np.float32(0), _rounded_up(float(np.linalg.norm(numbers.astype(np.float64))))
         scales[:] = _float16_up(highest / (largest * self.levels))
         steps, squares = scales.astype(np.float64) * largest, 0.0
-        for part in self._parts():
-            some, place = slice(part.start // BLOCK, part.stop // BLOCK), slice(*_bytes(part, self.bits))
-            squares += self._pack_blocks(_blocks(numbers[part]), steps[some], codes[place])
-        rounding = largest * ROUNDING * float(np.sqrt(len(numbers)))
+        width = BLOCK * self.bits // 8  # bytes of a block
+        for at in range(0, len(numbers), AT_ONCE):
+            some, place = slice(at, at + AT_ONCE), slice(at * width, (at + AT_ONCE) * width)
+            squares += self._pack_blocks(numbers[some], steps[some], codes[place], scratch)
+        rounding = largest * ROUNDING * float(np.sqrt(self.trained))
         return np.float32(largest), _rounded_up(float(np.sqrt(squares)) + rounding)
 
-    def _parts(self) -> list[slice]:
-        """The trained numbers, so many whole blocks at a time as stay in the cache."""
-        stop, width = self.blocks * BLOCK, AT_ONCE * BLOCK
-        return [slice(at, min(at + width, stop)) for at in range(0, stop, width)]
-
-    def _pack_blocks(self, piece: Rows, steps: NDArray[np.float64], codes: Bytes) -> float:
+    def _pack_blocks(
+        self, piece: Rows, steps: NDArray[np.float64], codes: Bytes, scratch: tuple[Rows, Rows]
+    ) -> float:
         """Σ (q - u)² of these blocks, their codes filled in."""
+        shifted, rounded = (space[: len(piece)] for space in scratch)
         inverse = np.divide(1, steps, out=np.zeros_like(steps), where=steps > 0).astype(np.float32)
-        shifted = piece * inverse[:, None]
-        rounded = np.rint(shifted)
+        np.multiply(piece, inverse[:, None], out=shifted)
+        np.rint(shifted, out=rounded)
         shifted -= rounded
         squares = np.einsum("bi,bi->b", shifted, shifted).astype(np.float64)
         rounded += np.float32(self.levels)
@@ -181,22 +183,10 @@ def check_bits(bits: int) -> None:
         raise ConfigError(f"bits must be 2, 4 or 8, got {shown(bits)}")
 
 
-def _highest(piece: Rows) -> NDArray[np.float64]:
+def _highest(piece: Rows, scratch: Rows) -> Rows:
     """The largest |u_i| of each block."""
-    highest: Rows = np.maximum(piece.max(axis=1), -piece.min(axis=1))
-    return highest.astype(np.float64)
-
-
-def _bytes(part: slice, bits: int) -> tuple[int, int]:
-    """Where the codes of these numbers are."""
-    return part.start * bits // 8, part.stop * bits // 8
-
-
-def _blocks(numbers: Rows) -> Rows:
-    """One row per block, the last one filled up with zeros."""
-    if len(numbers) % BLOCK:
-        numbers = np.concatenate([numbers, np.zeros(-len(numbers) % BLOCK, np.float32)])
-    return numbers.reshape(-1, BLOCK)
+    found: Rows = np.abs(piece, out=scratch[: len(piece)]).max(axis=1)
+    return found
 
 
 def _float16_up(values: NDArray[np.float64]) -> NDArray[np.float16]:

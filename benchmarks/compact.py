@@ -1,0 +1,72 @@
+"""What Compact(4) takes beside Selective and Everything: CPU seconds of recording, bytes.
+
+usage: python benchmarks/compact.py [--rounds N] [--repeats N]
+
+20 clients, an MLP 784-128-10 (101,770 numbers), updates drawn by seed. The three histories record the same
+rounds in turns, each round by each of them, and what is compared is CPU time of the process (threads
+included): a busy machine slows all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from fedcrab import Compact, Everything, History, Round, Selective, Updates
+from fedcrab.aggregate import fedavg
+from fedcrab.seeds import rng_for
+
+CLIENTS, SIZE = [f"{c:02}" for c in range(20)], 101_770
+SELECTIONS = {"selective": Selective(), "compact": Compact(), "everything": Everything()}
+
+
+def recorded(rounds: int, seed: int, place: Path) -> dict[str, tuple[float, int]]:
+    """CPU seconds and bytes of each."""
+    model = rng_for(seed, "model").normal(0, 0.05, SIZE).astype(np.float32)
+    histories = {
+        name: History.create(place / name, model, initial_loss=1.0, selection=selection, seed=seed)
+        for name, selection in SELECTIONS.items()
+    }
+    spent, rule = dict.fromkeys(SELECTIONS, 0.0), fedavg()
+    for t in range(rounds):
+        rng = rng_for(seed, t)
+        shared = rng.normal(0, 0.002, SIZE)
+        rows = {c: ((shared + rng.normal(0, 0.002, SIZE)).astype(np.float32), 300) for c in CLIENTS}
+        updates = Updates.of(rows)
+        step = rule(updates.vectors, updates.weights)
+        for name, history in histories.items():
+            spent[name] -= time.process_time()
+            history.record(Round(t, model, updates, step, 0.97**t, float(rng_for(seed, "d", t).random())))
+            spent[name] += time.process_time()
+        model = model + step
+    for name, history in histories.items():
+        spent[name] -= time.process_time()
+        history.close()
+        spent[name] += time.process_time()
+    return {name: (spent[name], history.bytes()["total"]) for name, history in histories.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    runs = []
+    for seed in range(arguments.repeats):
+        with tempfile.TemporaryDirectory() as place:
+            runs.append(recorded(arguments.rounds, seed, Path(place)))
+    print("| history | CPU, ms per round | beside Selective | MB | of Everything |\n|---|---|---|---|---|")
+    for name in SELECTIONS:
+        cpu = median(run[name][0] for run in runs) / arguments.rounds
+        ratio = median(run[name][0] / run["selective"][0] for run in runs)
+        size, share = runs[0][name][1] / 1e6, runs[0][name][1] / runs[0]["everything"][1]
+        print(f"| {name} | {1000 * cpu:.0f} | {ratio:.2f} | {size:.1f} | 1/{1 / share:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
