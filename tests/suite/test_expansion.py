@@ -247,6 +247,12 @@ def test_a_base_beside_the_suite(tmp_path: Path) -> None:
     assert cells[0].config.rounds == 3
 
 
+def test_since_is_rehearsed_by_the_rounds_of_the_training() -> None:
+    rehearse(expand(Suite(methods=["replay since=20"], set={"rounds": 40})))
+    with pytest.raises(ConfigError, match="from round 40 on"):
+        rehearse(expand(Suite(methods=["replay since=40"], set={"rounds": 40})))
+
+
 def test_a_whole_suite_passes_the_rehearsal() -> None:
     rehearse(expand(FULL))
     for path in sorted((ROOT / "experiments").glob("*.toml")):

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -93,11 +94,19 @@ def _check_method(method: ResolvedMethod, config: Config, history: History) -> N
         return
     fraction = config.attack.fraction if config.attack else 0.0
     bad = [str(client) for client in range(round(fraction * config.clients.count))]
-    decided = plan(history, bad, **dict(method.plan))
+    decided = plan(history, bad, **_within(dict(method.plan), config.rounds))
     options = {**dict(method.settings), "epochs": config.local.epochs}
     row = names.METHODS[method.name]
     given = {"probe": _Nobody()} if row.needs_probe else {}
     row.function(decided, _Nobody(), **options, **given)
+
+
+def _within(settings: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """The plan's settings for the short history: a ``since`` that the training reaches, it reaches too."""
+    since = settings.get("since")
+    if isinstance(since, int) and ROUNDS <= since < rounds:
+        return {**settings, "since": ROUNDS - 1}
+    return settings
 
 
 class _Nobody:
