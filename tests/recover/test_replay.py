@@ -68,7 +68,9 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         waiting = sorted((sorted(stored)[i] for i in order), key=lambda c: last_asked.get(c, -1))
         settled = 1 + (uneven > 1.0 and not trust) if settle is None else settle
         number = count if trust or asked else min(count, max(3, ceil(len(stored) / 2)))
-        contact = t >= next_contact or (every is None and outside(pairs, v) > 0.3)
+        new, travelled = outside(pairs, v), np.linalg.norm(x - history.initial_model())
+        turned = new > 0.3 and new * np.linalg.norm(v) > 0.1 * travelled
+        contact = t >= next_contact or (every is None and turned)
         everybody = t >= ROUNDS - settled or (contact and number >= len(stored))
         drawn = sorted(stored) if everybody else sorted(waiting[:number]) if contact else []
         drawn = drawn if v.any() else []
@@ -96,7 +98,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             step += n / total * fresh.get(c, u + shift)
         if drawn:
             missed = np.sqrt(max(np.linalg.norm(new) ** 2 - noise2, 0))
-            room = 0.18 * np.linalg.norm(x - history.initial_model()) / missed if missed else 9
+            room = 0.18 * travelled / missed if missed else 9
             uneven = np.sqrt(spread2) / np.linalg.norm(step)
             next_contact = t + (every or min(1 + int(room), LONGEST))
             wanted = ceil(min(spread2 / np.linalg.norm(step) ** 2, 4 if trust else 10))
@@ -277,9 +279,10 @@ def test_clients_are_asked_at_once_where_the_history_turns_away() -> None:
     assert unexplored([*known, Pair(2, east, -east)], east + north) == pytest.approx(2 / np.sqrt(5))
     assert unexplored([*known, Pair(2, north, -east)], east + north) == pytest.approx(0, abs=1e-6)
     state = ReplayState(next_contact=9, ask=3)
-    assert Pacing(None, None, None, trust=False).contacts(state, 5, 0.31)
-    assert not Pacing(None, None, None, trust=False).contacts(state, 5, 0.29)
-    assert not Pacing(4, None, None, trust=False).contacts(state, 5, 1.0)  # fixed beforehand
+    assert Pacing(None, None, None, trust=False).contacts(state, 5, 0.31, 4.0, 12.0)
+    assert not Pacing(None, None, None, trust=False).contacts(state, 5, 0.29, 4.0, 1.0)
+    assert not Pacing(None, None, None, trust=False).contacts(state, 5, 0.31, 4.0, 13.0)  # short
+    assert not Pacing(4, None, None, trust=False).contacts(state, 5, 1.0, 4.0, 1.0)  # fixed beforehand
 
 
 def test_clients_take_turns(everything: Plan) -> None:

@@ -11,9 +11,9 @@ half are asked, three at least. With three always, two attackers whom nobody fou
 once, and their backdoor was in every client's correction.
 
 An estimate knows the directions in which corrections were measured, and no other. Where more than
-UNEXPLORED of v = x - M_t lies outside of these, clients are asked at once: so it is in the round after an
-attack began, when the history's model turns away. (Five rounds without contact there left 2 to 4 points of
-a backdoor's success behind.)
+UNEXPLORED of v = x - M_t lies outside of these, and more than NEGLIGIBLE beside the way of the model, clients
+are asked at once: so it is in the round after an attack began, when the history's model turns away. (Five
+rounds without contact there left 2 to 4 points of a backdoor's success behind.)
 
 The last fortieth of the rounds asks every honest participant, at least one round does, and one more where
 the clients are uneven (spread > UNEVEN · step).
@@ -38,6 +38,7 @@ MOST, MOST_TRUSTED = 10, 4
 DRIFT = 0.18  # error of the rounds until the next contact, as a share of the distance from the initial model
 LONGEST = 5  # rounds from contact to contact
 UNEXPLORED = 0.3  # of v, by length, outside the directions of earlier contacts, above which there is one
+NEGLIGIBLE = 0.1  # of ‖x - M_0‖: an unexplored part of v that is shorter can wait
 UNEVEN = 1.0  # spread / step at the last contact, above which recovery settles for one round more
 SETTLED = 40  # one in so many replayed rounds asks everybody, at the end
 
@@ -91,9 +92,14 @@ class Pacing:
             return left <= self.settle
         return left <= settled_rounds(replayed) + (state.uneven > UNEVEN and not self.trust)
 
-    def contacts(self, state: ReplayState, t: int, new: float) -> bool:
-        """Whether round t has contact; ``new`` is the share of v in which no correction was measured."""
-        return t >= state.next_contact or (self.every is None and new > UNEXPLORED)
+    def contacts(self, state: ReplayState, t: int, new: float, moved: float, travelled: float) -> bool:
+        """Whether round t has contact.
+
+        ``new`` is the share of v in which no correction was measured, ``moved`` is ‖v‖, ``travelled`` is
+        ‖x - M_0‖.
+        """
+        turned = new > UNEXPLORED and new * moved > NEGLIGIBLE * travelled
+        return t >= state.next_contact or (self.every is None and turned)
 
     def count(self, state: ReplayState, honest: int) -> int:
         """How many of the honest participants are asked."""

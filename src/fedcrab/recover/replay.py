@@ -162,9 +162,11 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         return replace(skipped, pairs=before.pairs, replay=replace(state, step_error=0.0))
     moved = trained_only(model - history.model(t), layout)
     predicted = estimated_correction(pairs, moved, stored, layout)
+    travelled = norm(model - history.initial_model(), layout.trained())
     renewed = RoundUpdates(no_updates(layout.size))
     if moved.any():
-        renewed = _ask(scene, state, model, t, unexplored(pairs, moved))
+        due = scene.pacing.contacts(state, t, unexplored(pairs, moved), norm(moved), travelled)
+        renewed = _ask(scene, state, model, t, due=due)
     state = replace(state, last_asked={**state.last_asked, **dict.fromkeys(renewed.asked, t)})
     own = {client: kept[-1].changed for client, kept in before.pairs.items() if client != EVERYONE}
     found = correction_of(renewed.updates, stored, own, predicted, trust=scene.pacing.trust, layout=layout)
@@ -181,7 +183,7 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         t,
         found,
         step=norm(step.model - model, layout.trained()),
-        travelled=norm(model - history.initial_model(), layout.trained()),
+        travelled=travelled,
     )
     return replace(step, pairs=_learnt(before.pairs, found, moved, t, layout), replay=state)
 
@@ -196,18 +198,18 @@ def _learnt(pairs: Pairs, found: Correction, moved: Vector, t: int, layout: Layo
     }
 
 
-def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, new: float) -> RoundUpdates:
+def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, *, due: bool) -> RoundUpdates:
     """The fresh answers of this round: of everybody at the end, of a few in a contact round, else of nobody.
 
     Those are asked first who were not for the longest time. Where some do not answer, as many others are
-    asked. ``new`` is the share of v in which no correction was measured.
+    asked.
     """
     history, able, pacing = scene.plan.history, scene.askable(t), scene.pacing
     rounds, first = len(history.rounds), scene.plan.rollback_round
     if pacing.settles(state, replayed=rounds - first, left=rounds - t):
         count = len(able)
     else:
-        count = pacing.count(state, len(able)) if pacing.contacts(state, t, new) else 0
+        count = pacing.count(state, len(able)) if due else 0
     order = rng_for(history.charter.seed, "replay", t).permutation(len(able)).tolist()
     waiting = sorted((able[i] for i in order), key=lambda client: state.last_asked.get(client, -1))
     got = RoundUpdates(no_updates(len(model)))
