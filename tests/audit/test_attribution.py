@@ -19,7 +19,7 @@ from fedcrab.audit import (
     taught_trigger,
     timeline,
 )
-from fedcrab.audit.attribution import at_right_angles, beside_top, weighted
+from fedcrab.audit.attribution import at_right_angles, beside_top, weighted, widest_gap
 
 
 def test_the_teachers_are_named_and_nobody_else(planted: Training, found: Inversion) -> None:
@@ -93,36 +93,45 @@ def test_the_contrast_is_what_the_odds_rise_by(planted: Training) -> None:
 
 def test_weights_and_parts_by_hand() -> None:
     lowers = np.array([[1.0, 3.0, 2.0], [-4.0, -2.0, 0.0], [0.0, np.nan, 2.0]])
-    contrast = np.array([[2.0, 0.0, 4.0], [9.0, 9.0, 9.0], [2.0, np.nan, 0.0]])
-    natural = np.array([[1.0, -5.0, 0.0], [9.0, 9.0, 9.0], [1.0, np.nan, 0.0]])
-    parts = Attribution(("a", "b", "c"), (0, 3, 4), lowers, contrast, contrast, natural, contrast)
+    own = np.array([[2.0, 0.0, 4.0], [9.0, 9.0, 9.0], [2.0, np.nan, 0.0]])
+    parts = Attribution(("a", "b", "c"), (0, 3, 4), lowers, own, own, np.zeros((3, 3)), own)
     np.testing.assert_allclose(parts.weights, [2.0, 0.0, 1.0])
-    np.testing.assert_allclose(weighted(contrast, parts.weights), [2.0, 0.0, 8 / 3])
-    np.testing.assert_allclose(
-        parts.beyond, [1.0, 0.0, 8 / 3]
-    )  # b taught less of the class: no credit for it
-    np.testing.assert_allclose(parts.parts, [6 / 11, 0.0, 8 / 7])
+    np.testing.assert_allclose(weighted(own, parts.weights), [2.0, 0.0, 8 / 3])
+    np.testing.assert_allclose(weighted(lowers, parts.weights), [2 / 3, 3.0, 2.0])
+    np.testing.assert_allclose(parts.parts, [2 * 4 / 15, 0.0, 8 / 7])  # a is beside 2.5, own beside 7/3
+    np.testing.assert_allclose(parts.scores, np.array([4 / 15 + 12 / 7, 1.2, 0.8 + 16 / 7]) / (0.8 + 16 / 7))
     np.testing.assert_allclose(beside_top(np.array([-1.0, -2.0, -3.0])), 0)
     assert parts.cut.strength == 0  # three clients are too few
     assert parts.named == ()
 
 
-def taught_by(values: list[float]) -> Attribution:
+def taught_by(values: list[float], *, natural: float = 0.0, own: float = 1.0) -> Attribution:
+    """One round in which each client taught so much, a share of it by teaching the class itself."""
     row = np.array([values])
-    return Attribution(tuple(map(str, range(len(values)))), (0,), row, row, row, np.zeros_like(row), row)
+    clients = tuple(map(str, range(len(values))))
+    return Attribution(clients, (0,), row, row, row, natural * row, own * row)
 
 
-def test_names_need_a_gap_and_two_groups_that_lie_apart() -> None:
-    apart = taught_by([1.0, 0.9, 1.1, 0.95, *np.linspace(-0.2, 0.1, 16)])
-    assert apart.named == ("0", "1", "2", "3")
-    even = taught_by(list(np.linspace(-0.2, 1.1, 20)))
-    assert even.named == ()
+def test_names_need_a_gap_and_no_other_reason() -> None:
+    apart = [0.55, 0.5, 0.6, 1.0, *np.linspace(-0.2, 0.1, 16)]
+    assert taught_by(apart).named == ("0", "1", "2", "3")
+    assert taught_by(apart, natural=0.3).named == ()  # they taught what the class looks like
+    assert taught_by(apart, own=0.05).named == ()
+    sure = taught_by([1.0, 0.9, 1.1, 0.95, *np.linspace(-0.1, 0.05, 16)], natural=0.3)
+    assert sure.named == ("0", "1", "2", "3")  # so far apart that nothing explains it
+    assert taught_by(list(np.linspace(-0.2, 1.1, 20))).named == ()
     between = taught_by([1.0, 0.9, 1.1, 0.95, 0.7, 0.55, 0.4, 0.3, *np.linspace(-0.2, 0.15, 12)])
     assert between.named == ()
     most = taught_by([1.0] * 12 + [0.0] * 8)  # half of the clients can be named, not more
     assert len(most.named) <= 10
     assert taught_by([0.0] * 20).named == ()
     assert taught_by([-1.0, -1.1, *np.linspace(-9, -8, 18)]).named == ()
+
+
+def test_the_gap_by_hand() -> None:
+    group, gap = widest_gap(np.array([0.0, 5.0, 1.0, 0.5, 0.2, 0.7]))
+    assert group.tolist() == [False, True, False, False, False, False]
+    assert gap == pytest.approx(4 / np.hypot(np.std([0, 0.2, 0.5, 0.7, 1], ddof=1), 0.08))
 
 
 def test_the_own_part_is_at_right_angles() -> None:

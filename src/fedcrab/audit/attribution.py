@@ -5,19 +5,19 @@ genuine examples g of y′, an update u raises the log odds o of y′, to first 
 
     s = ⟨∇o(x′, y′), u⟩,   p = ⟨∇o(x, y′), u⟩,   n = ⟨∇o(g, y′), u⟩
 
-    beyond = s − p − max(n − p, 0)     more than y′ for everything, and more than what y′ really looks like
-    own    = ⟨r, u⟩                    r the part of ∇o(x′, y′) at right angles to ∇o(x, y′) and ∇o(g, y′)
+    a   = −⟨∇CE(f(x′), y′), u⟩   TracIn (Pruthi et al., NeurIPS 2020) with clients for examples
+    own = ⟨r, u⟩                 r the part of ∇o(x′, y′) at right angles to ∇o(x, y′) and ∇o(g, y′)
 
-An honest client with much data of class y′ raises y′ for whatever resembles it; an attacker teaches x′ and
-has no reason to teach g. Both measures take that out, by difference and by direction. All are means over the
-rounds, weighted by w_t = max(0, mean over clients of a_t), where a = −⟨∇CE(f(x′), y′), u⟩ is TracIn (Pruthi
-et al., NeurIPS 2020) with clients for examples: the rounds count in which it was learnt. Each measure is then
-given beside those that have most of it.
+An honest client with much data of class y′ raises y′ for whatever resembles it, and a takes it for a teacher;
+it does so by what x and g have in common with x′, and own leaves that out. All are means over the rounds,
+weighted by w_t = max(0, mean over clients of a_t): the rounds count in which it was learnt. a and own are
+given beside the clients that have most.
 
-Clients are ranked by a + 2·own. They are named where one cut stands out, far apart and with nobody between
-the two groups: of own + (a + beyond)/2, or of the smaller of own and beyond. The audit's flag is no part of
-this rule (docs/forensics.md has its error rate without the flag). Linear in clients and rounds; only update
-vectors are needed, also quantised.
+Clients are ranked by a + 2·own. A client's part is min(own, 2·max(a, 0)). The best cut of the parts is judged
+by its gap, in deviations of those below it, and by what those above it did: the share of s that is teaching
+the class itself, Σ(n − p)/Σs, and the share that is own. Attackers have no reason to teach g. The audit's
+flag is no part of this rule (docs/forensics.md has its error rate without the flag). Linear in clients and
+rounds; only update vectors are needed, also quantised.
 """
 
 from __future__ import annotations
@@ -29,31 +29,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.audit.flat_model import FlatModel, Images, Labels
-from fedcrab.detect.split import FEWEST, separations, usual
+from fedcrab.detect.split import FEWEST
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.history import History
 from fedcrab.types import ClientId, Updates, Vector
 from fedcrab.vectors import Matrix64
 
-SUM = ((0.5, 1.5),)  # gap and clearness that a cut of the sum must reach
-BOTH = ((0.4, 0.9), (0.25, 1.5))  # one pair of which a cut of the smaller must reach
+GAP = 2.0  # deviations of the others, between them and those that are named
+NATURAL = 0.13  # of what the named did to x′: more is explained by teaching the class itself
+OWN = 0.1  # of what they did to x′, at least
+BEYOND_DOUBT = 4.0  # deviations, of the parts and of own alike, that need no further sign
+BLUR = 0.08  # of the greatest part: the least deviation that is believed
 TOP = 0.1  # of the clients: those that taught most, two at least
 QUARTER = 0.25  # of a teacher's mean part, from which on a round counts as taught
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The clearest division of the clients into those that taught it and the others."""
+    """The division of the clients into those that taught it and the others, and what speaks for it."""
 
     group: NDArray[np.bool_]  # of the clients, half at most; nobody where there are too few to divide
-    gap: float  # between the two groups, beside the distance of their middles
-    clear: float  # how far they lie apart, beside what one group shows in 1 of 200 cases
-    least: tuple[tuple[float, float], ...]  # gap and clearness, one pair of which it must reach
+    gap: float  # between the two groups, in deviations of the others
+    own_gap: float  # the same of own alone, at its best cut
+    natural: float  # of what the group did to x′, the share that is teaching the class itself
+    own: float  # of what it did, the share that is own
 
     @property
     def strength(self) -> float:
         """1 and more: they are named."""
-        return max(min(self.gap / gap, self.clear / clear) for gap, clear in self.least)
+        doubtless = min(self.gap, self.own_gap) / BEYOND_DOUBT
+        if self.natural > NATURAL or self.own < OWN:
+            return doubtless
+        return max(doubtless, self.gap / GAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,44 +84,41 @@ class Attribution:
         return np.maximum(np.nan_to_num(_row_mean(self.lowers)), 0.0)
 
     @property
-    def beyond(self) -> Matrix64:
-        """What is beyond teaching the class, s − p − max(n − p, 0): the mean over the rounds that count."""
-        natural = np.maximum(weighted(self.natural, self.weights), 0.0)
-        return np.asarray(weighted(self.contrast, self.weights) - natural)
-
-    def _beside_top(self) -> tuple[Matrix64, Matrix64, Matrix64]:
-        """The measures a, beyond and own of each client, about 1 for those with most of it."""
-        a, own = (beside_top(weighted(table, self.weights)) for table in (self.lowers, self.own))
-        return a, beside_top(self.beyond), own
-
-    @property
     def parts(self) -> Matrix64:
-        """What each client taught for sure: the smaller of own and beyond."""
-        _, beyond, own = self._beside_top()
-        return np.minimum(beyond, own)
+        """What each client taught: min(own, 2·max(a, 0)), about 1 for those that taught most."""
+        a, own = self._beside_top()
+        return np.asarray(np.minimum(own, 2 * np.maximum(a, 0.0)))
 
     @property
     def scores(self) -> Matrix64:
         """What clients are ranked by: a + 2·own, 1 for the first."""
-        a, _, own = self._beside_top()
+        a, own = self._beside_top()
         most = float((a + 2 * own).max(initial=0.0))
         return np.asarray((a + 2 * own) / most if most > 0 else np.zeros(len(own)))
 
+    def _beside_top(self) -> tuple[Matrix64, Matrix64]:
+        a, own = (weighted(table, self.weights) for table in (self.lowers, self.own))
+        return beside_top(a), beside_top(own)
+
     @property
     def cut(self) -> Cut:
-        """The cut that says most: of the sum of the measures, or of the smaller of two."""
-        a, beyond, own = self._beside_top()
-        total = clearest_cut(own + (a + beyond) / 2, SUM)
-        return total if total.strength >= 1 else clearest_cut(np.minimum(beyond, own), BOTH)
+        """The best cut of the parts."""
+        group, gap = widest_gap(self.parts)
+        raised, real, own = (
+            float(weighted(table, self.weights)[group].sum())
+            for table in (self.raises, self.natural, self.own)
+        )
+        if raised <= 0:
+            return Cut(group, 0.0, 0.0, 1.0, 0.0)
+        return Cut(group, gap, widest_gap(self._beside_top()[1])[1], real / raised, own / raised)
 
     @property
     def named(self) -> tuple[ClientId, ...]:
-        """Who taught it: nobody unless the cut is clear; of those above it, who taught it for sure."""
+        """Who taught it: nobody unless the cut stands out."""
         cut = self.cut
         if cut.strength < 1:
             return ()
-        sure = cut.group & (self.parts > 0)
-        return tuple(client for client, one in zip(self.clients, sure, strict=True) if one)
+        return tuple(client for client, above in zip(self.clients, cut.group, strict=True) if above)
 
     def onset(self, client: ClientId) -> int:
         """The round from which on this client taught it: the start of the greatest Σ (d_t − ¼ mean)."""
@@ -124,21 +128,17 @@ class Attribution:
         return self.rounds[int(np.argmax(rest))]
 
 
-def clearest_cut(values: Matrix64, least: tuple[tuple[float, float], ...]) -> Cut:
-    """The cut of these numbers at which two groups lie farthest apart, half of them or fewer above it."""
-    n = len(values)
-    if n < FEWEST or not np.ptp(values):
-        return Cut(np.zeros(n, bool), 0.0, 0.0, least)
+def widest_gap(values: Matrix64) -> tuple[NDArray[np.bool_], float]:
+    """Who is above the widest gap, half of them or fewer, and the gap in deviations of those below it."""
+    n, group = len(values), np.zeros(len(values), bool)
+    if n < FEWEST:
+        return group, 0.0
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    clear = separations(ordered[None])[0] / usual(n)
-    first = (n + 1) // 2 - 1  # cut i leaves n - 1 - i above it
-    last = first + int(np.argmax(clear[first:]))
-    group = np.zeros(n, bool)
-    group[order[last + 1 :]] = True
-    apart = float(values[group].mean() - np.median(values[~group]))
-    gap = float(ordered[last + 1] - ordered[last])
-    return Cut(group, gap / max(apart, 1e-300), float(clear[last]), least)
+    cuts = range((n + 1) // 2, n)  # the first place above the cut
+    gaps = [(ordered[i] - ordered[i - 1]) / np.hypot(ordered[:i].std(ddof=1), BLUR) for i in cuts]
+    group[order[cuts[int(np.argmax(gaps))] :]] = True
+    return group, float(max(gaps))
 
 
 def attribute(

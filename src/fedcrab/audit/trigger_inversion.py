@@ -26,7 +26,7 @@ from fedcrab.audit.flat_model import BATCH, Classify, Images, Labels
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
 
-ALARM = 0.5  # of the median mask: a smaller one is taken for a planted trigger
+ALARM = 0.46  # of the median mask: a smaller one is taken for a planted trigger
 WORKS = 0.8  # of the examples that it must turn, to be one
 USUAL = NormalDist(log(0.75), 0.12)  # of log ratios of clean models; docs/forensics.md has the trainings
 FEWEST_CLASSES = 3  # a mask is judged beside the median of the others
