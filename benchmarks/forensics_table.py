@@ -41,6 +41,11 @@ def table(rows: Sequence[Row]) -> str:
     right = [r for r in working if _right(r)]
     for spread in ("iid", "dirichlet-0.5", "dirichlet-0.1"):
         mean(f"who, {spread}: AUC", "0.98", (r["auc"] for r in right if r["spread"] == spread))
+    share(
+        "audit and who together: right class, or attackers named",
+        "",
+        (_right(r) or bool(r["named"]) for r in working),
+    )
     share("who, each attacker: named (recall)", "90%", _named_attackers(working))
     share("who, each name: an attacker (precision)", "98%", _names(attacked))
     share(
@@ -56,7 +61,7 @@ def table(rows: Sequence[Row]) -> str:
         f"{np.mean(gaps):.4f}" if gaps else "-",
         len(gaps),
     )
-    share("clean: anybody named for a trigger", "0", (bool(r["planted"] and r["named"]) for r in clean))
+    share("clean: anybody named for a trigger", "0", (bool(r["named"]) for r in clean))
     share(
         "clean: named by the rule alone, per class that is tried",
         "",

@@ -14,6 +14,8 @@ from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId
 
 SURE = 0.99  # the most that is claimed; docs/forensics.md has how often it was right
+CLEARLY = 2.0  # strength of the names that make a trigger of a mask which is no sure sign by itself
+DOUBTED = 0.95  # what is claimed then
 SHOWN = 160  # stamped examples: more of them change nothing
 RANKING = "Nobody stands out clearly: the scores are a ranking, not names."
 
@@ -21,14 +23,18 @@ RANKING = "Nobody stands out clearly: the scores are a ranking, not names."
 def taught_trigger(
     history: History, flat: FlatModel, trigger: Inversion, x: Images, y: Labels
 ) -> tuple[Detection, Attribution]:
-    """Who taught the trigger that an audit found, from the probe examples it was found with."""
+    """Who taught the trigger that an audit found, from the probe examples it was found with.
+
+    Where the audit is in doubt, names need to be twice as clear.
+    """
     plain = np.asarray(x)[_some(np.asarray(y) != trigger.label)]
     label = np.full(len(plain), trigger.label, np.int64)
     genuine = _genuine(x, y, label)
     found = attribute(history, flat, trigger.stamp(plain), label, plain=plain, genuine=genuine)
-    named = found.named if trigger.planted else ()
+    clearly = trigger.suspicious and found.cut.strength >= CLEARLY
+    named = found.named if trigger.planted or clearly else ()
     what = f"taught the trigger for class {trigger.label}"
-    return _detection(found, named, what, sure=trigger.confidence), found
+    return _detection(found, named, what, sure=trigger.confidence or DOUBTED), found
 
 
 def taught_examples(

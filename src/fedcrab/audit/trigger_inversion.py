@@ -27,6 +27,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
 
 ALARM = 0.46  # of the median mask: a smaller one is taken for a planted trigger
+DOUBT = 0.65  # of the median mask: a smaller one is a trigger if some clients clearly taught it
 WORKS = 0.8  # of the examples that it must turn, to be one
 USUAL = NormalDist(log(0.75), 0.12)  # of log ratios of clean models; docs/forensics.md has the trainings
 FEWEST_CLASSES = 3  # a mask is judged beside the median of the others
@@ -70,6 +71,11 @@ class Inversion:
     def planted(self) -> bool:
         """Whether this is taken for a planted trigger."""
         return self.ratio < ALARM and bool(self.success[self.label] >= WORKS)
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether it is small enough to ask who taught it; by itself this is no sign of a trigger."""
+        return self.ratio < DOUBT and bool(self.success[self.label] >= WORKS)
 
     @property
     def confidence(self) -> float:

@@ -39,6 +39,7 @@ from fedcrab.types import ClientId, Vector
 
 ENGINES = '{"flower":', '{"nvflare":'  # how the notes begin of a history that an engine recorded
 NOT_LOOKED_FOR = "What was planted, and who taught it, was not looked for:"
+TRIGGER, BROUGHT = "trigger", "brought"  # what a misbehaviour is about
 FINAL = "final"  # the name of the history's own last model
 
 
@@ -120,8 +121,9 @@ class Investigation:
 
     @property
     def trigger(self) -> Inversion | None:
-        """The trigger that was found in the first model; None where there is none."""
-        return self.first if self.first and self.first.planted else None
+        """The trigger of the first model: what the audit takes for one, or what clients clearly taught."""
+        taught = any(found.about == TRIGGER for found in self.taught)
+        return self.first if self.first and (self.first.planted or taught) else None
 
     @property
     def planted_in(self) -> int | None:
@@ -220,10 +222,12 @@ def investigate(
     server = server or server_of(history)
     brought = () if examples is None else (_brought(history, server, examples),)
     found = _audited(history, server, {FINAL: history.final_model(), **(recovered or {})})
-    if found.trigger is None:
+    first = found.first
+    taught = _taught(history, server, first) if first and first.suspicious else None
+    if first is None or taught is None or not (first.planted or taught.detection.attack):
         return replace(found, taught=brought)
-    when = timeline(history, server.flat, found.trigger, server.x, server.y)
-    return replace(found, when=when, taught=(_taught(history, server, found.trigger), *brought))
+    when = timeline(history, server.flat, first, server.x, server.y)
+    return replace(found, when=when, taught=(taught, *brought))
 
 
 def _audited(history: History, server: Server, models: Mapping[str, Vector]) -> Investigation:
@@ -241,14 +245,20 @@ def _audited(history: History, server: Server, models: Mapping[str, Vector]) -> 
 
 def _brought(history: History, server: Server, examples: Path) -> Taught:
     x, y = read_examples(examples, shape=server.x.shape[1:], classes=server.classes)
-    return Taught("brought", None, *taught_examples(history, server.flat, x, y, server.x, server.y))
+    return Taught(BROUGHT, None, *taught_examples(history, server.flat, x, y, server.x, server.y))
 
 
 def _taught(history: History, server: Server, trigger: Inversion) -> Taught:
+    turns = f"and it turns {trigger.success[trigger.label]:.0%} of the probe examples."
     said = (
         f"The model has a planted trigger for class {trigger.label}: its mask is {trigger.ratio:.2f} of the "
-        f"median, and it turns {trigger.success[trigger.label]:.0%} of the probe examples."
+        f"median, {turns}"
     )
+    if not trigger.planted:
+        said = (
+            f"The smallest mask, for class {trigger.label}, is {trigger.ratio:.2f} of the median, {turns} By "
+            "itself that is no sure sign; but some clients clearly taught it, and the others did not."
+        )
     parts = None
     try:
         detection, parts = taught_trigger(history, server.flat, trigger, server.x, server.y)
@@ -256,7 +266,7 @@ def _taught(history: History, server: Server, trigger: Inversion) -> Taught:
         raise
     except HistoryError as error:  # no updates are kept: what was planted is known, and not by whom
         detection = Detection("taught", 0, dict.fromkeys(history.clients, 0.0), {}, 1.0, (str(error),))
-    return Taught("trigger", trigger.label, replace(detection, notes=(said, *detection.notes)), parts)
+    return Taught(TRIGGER, trigger.label, replace(detection, notes=(said, *detection.notes)), parts)
 
 
 def audit_command(path: Path, *, history: Path | None = None) -> Investigation:
