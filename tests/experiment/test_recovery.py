@@ -246,6 +246,20 @@ def test_settings_of_the_plan_and_of_the_method_can_be_changed(
         recover_command(history.path, bad, "crab-hardened", tmp_path / "out", changes=["beta=0.0"], workers=0)
 
 
+def test_poison_that_a_recovery_begins_with_is_said(
+    kept: dict[type, History], setup: Setup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once for each plan, in words, before the first client is asked; nothing where none is left."""
+    bad, history = setup.attackers.clients, kept[Selective]
+    for beta, leaves in (("0.0", False), ("9.0", True)):
+        recover_command(
+            history.path, bad, "crab-hardened", tmp_path / beta, changes=[f"beta={beta}"], workers=0
+        )
+        said = " ".join(capsys.readouterr().err.split())
+        assert ("crab-hardened: Poison stays in the model before round" in said) is leaves
+        assert ("Rolling back to round 0 (beta 0" in said) is leaves
+
+
 def by_command(history: History, bad: frozenset[str], out: Path, *more: str) -> CompletedProcess[str]:
     named = ("--malicious", ",".join(sorted(bad)), "--out", str(out), "--json", "--workers", "0")
     return fedcrab("recover", str(history.path), *named, *more, cwd=out.parent)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedcrab import History, Plan, plan
+from fedcrab.types import natural
 from trials import naive
 from trials.trainings import Training, trainings
 
@@ -65,6 +66,9 @@ def check_nothing_is_left_unsaid(training: Training, ours: Plan, since: dict[str
         assert ours.poison_left == pytest.approx(left / (left + honest[ours.index]), rel=1e-6)
         (said,) = (w for w in ours.warnings if w.startswith("Poison stays"))
         assert f"before round {ours.rollback_round}:" in said
+        before = training.rounds[: ours.rollback_round]
+        theirs = {c for r in before for c in r.updates.clients if ours.is_malicious(c, r.index)}
+        assert f"came from {', '.join(sorted(theirs, key=natural))}," in said
         assert (
             f"to round {kept[clean]} (beta 0" in said or 0 < min((p for p in poison if p), default=0) < scale
         )

@@ -36,6 +36,7 @@ from fedcrab.recover.folder import RecoveryFolder, read_results, write_result
 from fedcrab.seeds import rng_for
 from fedcrab.simulate import Dataset, LocalTraining, SimulatedFleet, iid, initial_model
 from fedcrab.simulate.data import Images
+from fedcrab.terminal import tell_aside
 from fedcrab.types import ClientId, Vector
 
 MOST_EXAMPLES = 2000  # of the test data: a curve must not cost as much as the steps it shows
@@ -163,7 +164,7 @@ def recover_command(
     own = {**settings(changes), **{name: value for name, value in planned.items() if value is not None}}
     history = directory if isinstance(directory, History) else History.open(directory)
     setup, plans = setup_of(history, workers), Plans(history, malicious)
-    outcomes, refused = [poisoned(history)], dict[str, str]()
+    outcomes, refused, told = [poisoned(history)], dict[str, str](), set[str]()
     try:
         for name in names.METHODS if method == "all" else (method,):
             try:
@@ -172,6 +173,7 @@ def recover_command(
             except HistoryError as error:
                 refused[name] = str(error)
                 continue
+            told |= _tell_warnings(name, recovery, told)
             outcomes.append(_follow(recovery, Curve(out / name, setup), progress))
         if method != "all" and refused:
             raise HistoryError(refused[method])
@@ -179,6 +181,17 @@ def recover_command(
         return _write(out, setup, outcomes), refused
     finally:
         setup.close()
+
+
+def _tell_warnings(method: str, recovery: RecoveryRun, told: Collection[str]) -> set[str]:
+    """Say what the plan of a method warns of, once; of those that do not go by a plan there is nothing."""
+    if not names.METHODS[method].rolls_back:
+        return set()
+    new = {warning for warning in recovery.plan.warnings if warning not in told}
+    for warning in recovery.plan.warnings:
+        if warning in new:
+            tell_aside(f"{method}: {warning}")
+    return new
 
 
 def _write(out: Path, setup: Setup, outcomes: Collection[Outcome]) -> list[dict[str, Any]]:
