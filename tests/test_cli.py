@@ -161,13 +161,20 @@ def test_demo_and_its_history(tmp_path: Path) -> None:
     done = fedcrab("demo", "--out", "kept", "--json", cwd=tmp_path)
     shown = json.loads(done.stdout)
     rows = {row["method"]: row for row in shown["methods"]}
-    names = ["poisoned", "retrain", "retrain-few", "finetune", "federaser", "fedrecover", "replay"]
-    names += ["crab-paper", "crab-hardened"]
+    names = ["poisoned", "retrain", "retrain-few", "finetune", "subtract-and-distil", "federaser"]
+    names += ["fedrecover", "replay", "crab-paper", "crab-hardened"]
     assert list(rows) == names
     assert rows["poisoned"]["asr"] > 0.8
     assert all(rows[name]["asr"] < 0.05 for name in names[1:] if name != "finetune")
     assert rows["finetune"]["asr"] > 0.5  # honest examples do not speak against a backdoor
     assert all(row["contact_rounds"] <= row["rounds"] for row in rows.values())
+    before, after = shown["training"][19], shown["training"][39]  # attackers begin in round 20
+    assert before["asr"] < 0.05 < 0.8 < after["asr"]
+    assert sorted(shown["suspects"]) == sorted(shown["plans"]["hardened"]["malicious"])
+    assert abs(shown["onset"]["round"] - 20) <= 2
+    assert rows["replay"]["ta"] > rows["retrain"]["ta"] - 0.03
+    assert rows["replay"]["client_rounds"] <= 0.15 * rows["retrain"]["client_rounds"]
+    assert rows["replay"]["contact_rounds"] <= 0.3 * rows["retrain"]["contact_rounds"]
     assert rows["crab-hardened"]["ta"] > rows["retrain"]["ta"] - 0.02
     assert rows["crab-hardened"]["client_rounds"] <= rows["retrain"]["client_rounds"] / 2
     assert (tmp_path / "kept" / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -183,6 +190,10 @@ def test_the_small_demo_needs_no_simulator(tmp_path: Path) -> None:
     assert shown["bytes"]["everything"] > 8 * shown["bytes"]["selective"]
     assert shown["plans"]["hardened"]["rollback_round"] == 8
     assert people
+    rows = {row["method"]: row for row in shown["methods"]}
+    assert rows["poisoned"]["ta"] < rows["replay"]["ta"] - 0.05
+    assert rows["replay"]["ta"] > rows["retrain"]["ta"] - 0.03
+    assert rows["replay"]["client_rounds"] < 0.3 * rows["retrain"]["client_rounds"]
     assert History.verify(tmp_path / "kept") == []
 
 

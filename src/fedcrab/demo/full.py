@@ -1,4 +1,8 @@
-"""The whole story on scikit-learn's digits: training under attack, recorded; then every way to recover."""
+"""The whole story on scikit-learn's digits: a training whose clients turn malicious in the middle.
+
+Training goes well, attackers begin, the model is poisoned. Who was it, since when, what does recovery take;
+then every way to recover, side by side.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from fedcrab.detect import ledger
 from fedcrab.evaluate import accuracy
 from fedcrab.experiment import names
 from fedcrab.experiment.config import load_config
@@ -21,12 +26,17 @@ from fedcrab.experiment.setup import Setup, open_for_training, prepare, rerecord
 from fedcrab.history import Compact, Every, Everything, History, Selective
 from fedcrab.history.selection import Selection
 from fedcrab.progress import SILENT, Progress
+from fedcrab.recover.cost import planned_costs
+from fedcrab.recover.methods import default_method
 from fedcrab.report import tables
 from fedcrab.report.curves import Curve, draw_curves
 from fedcrab.report.page import page_data, write_page
 from fedcrab.report.tables import to_table
 from fedcrab.rollback.decision import PRESETS, Plan, plan
-from fedcrab.types import Vector, natural
+from fedcrab.rollback.onset import Onset, onset
+from fedcrab.rollback.warnings import join_ids
+from fedcrab.terminal_table import FittedTable
+from fedcrab.types import ClientId, Vector, natural
 
 SELECTIONS: Mapping[str, Selection] = {
     "everything": Everything(),
@@ -36,11 +46,27 @@ SELECTIONS: Mapping[str, Selection] = {
 }
 
 
+ROUNDS, BEGIN = 40, 20  # of the training, and of the attack
+TRAINING = ["history.name=everything", f"rounds={ROUNDS}", f"attack.start={BEGIN}"]
+SHOWN = (4, 9, BEGIN - 1, BEGIN, BEGIN + 2, BEGIN + 9, ROUNDS - 1)  # rounds of the training
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The training: what each selection keeps of it, and how accuracy and attack success went."""
+
+    kept: dict[str, History]
+    points: list[tuple[int, float, float]]  # round, accuracy, attack success
+
+
 @dataclass(frozen=True)
 class DemoResult:
     """What the demonstration found."""
 
-    history: History  # by Crab's selection
+    history: History  # in 4 bits per number, from which replay recovers
+    points: list[tuple[int, float, float]]
+    suspects: tuple[ClientId, ...]  # by the ledger
+    began: Onset
     plans: dict[str, Plan]
     rows: list[dict[str, Any]]
     picture: Path
@@ -51,24 +77,58 @@ class DemoResult:
         """As plain values."""
         plans = {name: p.to_table() for name, p in self.plans.items()}
         shown = {"methods": self.rows, "plans": plans, "history": to_table(self.history)}
+        training = [{"round": t, "ta": ta, "asr": asr} for t, ta, asr in self.points]
+        found = {"training": training, "suspects": list(self.suspects), "onset": self.began.to_table()}
         files = {"picture": str(self.picture), "page": str(self.page)}
-        return {**shown, **files, "seconds": self.seconds}
+        return {**shown, **found, **files, "seconds": self.seconds}
 
     def tables(self) -> list[RenderableType]:
         """For people."""
-        bad = ", ".join(sorted(self.plans["paper"].malicious, key=natural))
+        costs = planned_costs(self.plans["hardened"], self.plans["paper"])
         return [
             tables.headline(self.history),
-            Text(f"\nClients {bad} planted a backdoor. Told so, fedcrab decides:\n"),
+            Text(f"\nTraining goes well, until some clients begin to plant a backdoor in round {BEGIN}:\n"),
+            self._training(),
+            Text(f"\n{self._accused()}\n"),
             tables.plans_table(self.plans),
             *tables.warnings_lines(self.plans),
-            Text("\nand every method recovers, each from the history that it needs:\n"),
+            tables.costs_table(costs),
+            Text("\nEvery method recovers, each from the history that it needs:\n"),
             tables.methods_table(self.rows),
             Text(
-                f"The curves are in {self.picture}, the incident page in {self.page}. "
+                f"{self._judged()}\nThe curves are in {self.picture}, the incident page in {self.page}. "
                 f"All this took {self.seconds:.0f} s."
             ),
         ]
+
+    def _training(self) -> RenderableType:
+        table = FittedTable("Training", "after round", "accuracy", "attack success")
+        for t, ta, asr in self.points:
+            if t in SHOWN:
+                table.add_row(str(t), f"{ta:.1%}", f"{asr:.1%}")
+        return table
+
+    def _accused(self) -> str:
+        """Who, and since when, from the ledger alone; and how right that is."""
+        bad = frozenset(self.plans["paper"].malicious)
+        listed = ", ".join(sorted(self.suspects, key=natural)) or "nobody"
+        right = "rightly" if {*self.suspects} == bad else f"the attackers are {join_ids(bad)}"
+        when = f"from round {self.began.round} on" if self.began.round is not None else self.began.why
+        return (
+            f"From the ledger alone, without any update, fedcrab names {listed} ({right}) and sees them "
+            f"stand apart {when}. Told that they were honest until round {BEGIN}, it decides:"
+        )
+
+    def _judged(self) -> str:
+        rows = {row["method"]: row for row in self.rows}
+        poisoned, ours, all_of_it = rows["poisoned"], rows[default_method(self.history)[0]], rows["retrain"]
+        share = ours["client_rounds"] / all_of_it["client_rounds"]
+        return (
+            f"{ours['method']}, the default: attack success {poisoned['asr']:.1%} → {ours['asr']:.1%}, "
+            f"accuracy {ours['ta']:.1%} (retrained: {all_of_it['ta']:.1%}), with {share:.0%} of retraining's "
+            f"client-rounds and {ours['contact_rounds']} rounds of contact, where retraining has "
+            f"{all_of_it['contact_rounds']}."
+        )
 
 
 @contextmanager
@@ -77,11 +137,13 @@ def run_full_demo(out: Path | None = None, progress: Progress = SILENT) -> Itera
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) if out is None else out
-        setup = prepare(load_config("digits", ["history.name=everything"]))
+        setup = prepare(load_config("digits", TRAINING))
         try:
-            kept = _train_poisoned(setup, place, progress)
-            bad = setup.attackers.clients
-            plans = {name: plan(kept["selective"], bad, **how) for name, how in PRESETS.items()}
+            trained = _train_poisoned(setup, place, progress)
+            kept, bad = trained.kept, setup.attackers.clients
+            progress.stage("Looking for who did it, and since when")
+            suspects, began = ledger(kept["compact"]).suspects, onset(kept["compact"], bad)
+            plans = {name: plan(kept["compact"], bad, since=BEGIN, **how) for name, how in PRESETS.items()}
             rows, curves = _recover(setup, kept, progress)
         finally:
             setup.close()
@@ -89,31 +151,36 @@ def run_full_demo(out: Path | None = None, progress: Progress = SILENT) -> Itera
         picture = Path("fedcrab-demo.png") if out is None else out / "curves.png"
         page = picture.with_name("fedcrab-demo.html" if out is None else "incident.html")
         draw_curves(picture, curves, (rows[0]["ta"], rows[0]["asr"]))
-        write_page(page, page_data(kept["selective"], bad))
-        yield DemoResult(kept["selective"], plans, rows, picture, page, time.perf_counter() - started)
+        write_page(page, page_data(kept["compact"], bad))
+        found = (trained.points, suspects, began, plans, rows, picture, page)
+        yield DemoResult(kept["compact"], *found, time.perf_counter() - started)
 
 
-def _train_poisoned(setup: Setup, place: Path, progress: Progress) -> dict[str, History]:
+def _train_poisoned(setup: Setup, place: Path, progress: Progress) -> Trained:
     """One training, and what each selection keeps of it."""
+    points = []
     count = len(setup.honest.clients)
     progress.stage(f"Training with {count} clients, some of them malicious", total=setup.config.rounds)
     with open_for_training(setup, place / "everything", resume=False) as history:
         for step in run(setup, history):
-            progress.step(f"loss {step.loss:.3f}")
+            height, success = setup.accuracy(step.model), attack_success_of(setup, step.model)
+            points.append((step.round, height, success.without_target if success else 0.0))
+            progress.step(f"accuracy {height:.1%}")
     progress.stage("Recording the same training as each method needs it")
     kept = {"everything": History.open(place / "everything")}
     for name in ("every", "selective", "compact"):
         kept[name] = rerecord(kept["everything"], place / name, SELECTIONS[name])
-    return kept
+    return Trained(kept, points)
 
 
 def _recover(
     setup: Setup, kept: dict[str, History], progress: Progress
 ) -> tuple[list[dict[str, Any]], dict[str, Curve]]:
-    outcomes, curves = [poisoned(kept["selective"])], dict[str, Curve]()
+    outcomes, curves = [poisoned(kept["compact"])], dict[str, Curve]()
+    since = dict.fromkeys(setup.attackers.clients, BEGIN)
     for method, row in names.METHODS.items():
         source = next(h for h in kept.values() if h.charter.selection == row.selection)
-        recovery = RecoveryRun(method, source, setup.attackers.clients, setup)
+        recovery = RecoveryRun(method, source, setup.attackers.clients, setup, since=since)
         progress.stage(f"Recovering by {method}", total=recovery.length)
         curves[method] = _follow(setup, recovery, progress)
         outcomes.append(recovery.outcome())
