@@ -31,3 +31,8 @@ def fedcrab(*arguments: str, cwd: Path, given: str = "") -> CompletedProcess[str
         finally:
             signal.signal(signal.SIGINT, handler)  # which a command that is done ignores
     return CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+def sentences(said: str) -> list[str]:
+    """The lines on standard error that are not a stage of the work."""
+    return [line for line in said.splitlines() if not line.endswith(" …")]

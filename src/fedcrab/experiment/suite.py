@@ -159,6 +159,12 @@ class ResolvedMethod:
     selection: Selection | None = None  # None: no history is needed
     batches: str = "history"  # which clients draw, here and in the retraining that distances are measured to
 
+    @property
+    def begins_at_rollback(self) -> bool:
+        """Whether it begins at the rollback round, with its settings."""
+        row = names.METHODS.get(self.name)
+        return row is not None and row.begins_at_rollback(dict(self.settings))
+
     def to_table(self) -> dict[str, Any]:
         """All that determines it, as plain values; settings that are new, only where they change anything."""
         kept = selection_table(self.selection) if self.selection else None

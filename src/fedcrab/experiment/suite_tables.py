@@ -105,6 +105,8 @@ def rows_of(cells: Sequence[Cell], store: CellCache) -> list[Row]:
         finished = store.find(cell.key)
         if finished is not None:
             measures = {name: finished.measures.get(name) for name in AFTER[:-1]}
+            if rolls_back(cell.method.name) and not cell.method.begins_at_rollback:
+                measures["rollback_round"] = None
             rows.append({**dict(cell.labels), **measures, "key": cell.key})
     return rows
 
