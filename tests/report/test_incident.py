@@ -138,7 +138,7 @@ def test_rounds_have_times(attacked: History, browser: Any, tmp_path: Path) -> N
             times = {"began": began + timedelta(hours=t), "ended": began + timedelta(hours=t + 1)}
             history.record(replace(made, **times))
     with opened(browser, written(History.open(tmp_path / "h"), tmp_path / "p.html", "2")) as page:
-        assert "trained 1 May 2026, 12:00 to 2 May 2026, 00:00 UTC" in page.text("#about")
+        assert "Trained 1 May 2026, 12:00 to 2 May 2026, 00:00 UTC" in page.text("#about")
         assert "12:00" in page.page.locator("#loss-chart .clock").first.text_content()
         assert "1 May 2026 – 2 May 2026" in page.page.locator("#loss-chart .axis").text_content()
         page.page.locator("#loss-chart svg[tabindex]").focus()

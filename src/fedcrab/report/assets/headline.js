@@ -73,7 +73,7 @@ function recoveredHeadline({ plan }) {
   const next = good ? [" ", row.ta == null ? "Model " : "Deploy model ", shortHash(row.model), "."] : [" Do not deploy it yet."];
   return [
     title(done, ...next),
-    lead(`${row.title} rebuilt the model without ${clientsInWords(namesOf(plan))}${workInWords(row)}. ${measuredInWords(row, before, good)}`),
+    lead(`Rebuilt without ${clientsInWords(namesOf(plan))} by “${row.title}”${workInWords(row)}. ${measuredInWords(row, before, good)}`),
     el("p", { class: "note hash" }, "Model file ", el("code", {}, row.path), ", SHA-256 ", el("code", {}, row.model), "."),
   ];
 }
@@ -100,7 +100,7 @@ function decidedHeadline({ plan }) {
   const honest = everyone() - markedCount();
   return [
     title(`Decided: roll back to ${to}, then replay.`),
-    lead(`${upper(clientsInWords(namesOf(plan)))} ${markedCount() === 1 ? "is" : "are"} excluded. ${why(plan, to)}${when}. ${name} then rebuilds the model with the ${plural(honest, "other client")}: ${plural(clientRounds, "client-round")}, ${percent(share)} of full retraining.`),
+    lead(`${upper(clientsInWords(namesOf(plan)))} ${markedCount() === 1 ? "is" : "are"} excluded. ${why(plan, to)}${when}. “${name}” then rebuilds the model with the ${plural(honest, "other client")}: ${plural(clientRounds, "client-round")}, ${percent(share)} of full retraining.`),
     page.facts.recoveries ? el("p", { class: "note" }, "The recovery on this page was made for other clients than those marked now.") : null,
   ];
 }

@@ -28,7 +28,7 @@ function prepareHead() {
   byId("title").textContent = name;
   document.title = `Incident report: ${name}`;
   byId("about").textContent = [
-    whenTrained(), plural(facts.rounds, "round"), plural(everyone(), "client"), `${plural(facts.kept.length, "model")} kept`,
+    whenTrained() && upper(whenTrained()), plural(facts.rounds, "round"), plural(everyone(), "client"), `${plural(facts.kept.length, "model")} kept`,
     `${whole.format(facts.parameters)} parameters`, `aggregated by ${facts.aggregation}`,
     `${bytes(facts.bytes.total)} of history`, facts.closed ? null : "training not closed",
   ].filter(Boolean).join(" · ");
