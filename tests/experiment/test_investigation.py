@@ -1,5 +1,6 @@
 """Forensics where there are no images, and where nothing happened: what can be said, and what cannot."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 from torch import nn
 
 from fedcrab import Everything, History, Round, Updates
-from fedcrab.audit import FlatModel
+from fedcrab.audit import FlatModel, Inversion
+from fedcrab.detect import Detection, Suspicion
 from fedcrab.detect.saved_audit import read_audit
-from fedcrab.experiment.forensics import Server, investigate, keep
+from fedcrab.experiment.forensics import Investigation, Server, Taught, investigate, keep
 from fedcrab.simulate.models import layout_of
 
 CLIENTS, CLASSES = "abcdefgh", 3
@@ -84,3 +86,21 @@ def test_two_classes_are_too_few_to_compare(tmp_path: Path) -> None:
     x = np.random.default_rng(1).random((10, 1, 4, 4)).astype(np.float32)
     server = Server(FlatModel(module, history.charter.layout), x, np.arange(10) % 2, 2)
     assert "two or more other classes" in investigate(history, server=server).notes[0]
+
+
+def test_what_is_in_doubt_is_a_trigger_if_somebody_taught_it() -> None:
+    sizes = np.array([10, 20, 20, 20], np.float32)
+    masks = np.zeros((4, 5, 5), np.float32) + sizes[:, None, None] / 25
+    mask = Inversion(masks, np.zeros((4, 1, 5, 5), np.float32), np.ones(4), 1)
+    assert (mask.ratio, mask.planted, mask.suspicious, mask.confidence) == (0.5, False, True, 0.0)
+    known = ("head", ("a", "b"), {"final": mask}, {"final": "0"}, {"final": 0.9}, None)
+    alone = Investigation(*known, (), np.zeros((1, 1, 5, 5), np.float32), ())
+    assert alone.trigger is None
+    assert "nobody taught one" in alone.detections()[0].notes[0]
+    assert not alone.to_table()["models"][0]["planted"]
+    named = Detection("taught", 3, {"a": 1.0, "b": 0.0}, {"a": Suspicion("taught it", 0.95)}, 3.0)
+    taught = replace(alone, taught=(Taught("trigger", 0, named, None),))
+    assert taught.trigger is mask
+    row = taught.to_table()["models"][0]
+    assert (row["planted"], row["confidence"]) == (True, 0.95)
+    assert taught.detections() == [named]

@@ -23,6 +23,7 @@ from fedcrab.audit import (
     timeline,
 )
 from fedcrab.audit.flat_model import Images, Labels
+from fedcrab.audit.taught import DOUBTED
 from fedcrab.audit.timeline import lift
 from fedcrab.detect import Detection, join, ledger
 from fedcrab.detect.saved_audit import picture, write_audit
@@ -135,12 +136,22 @@ class Investigation:
         """Who is named for it, and the round from which on each taught it."""
         return {client: since for found in self.taught for client, since in found.since.items()}
 
+    def is_planted(self, name: str) -> bool:
+        """Whether a model has a trigger: by its audit, or of the first one by who taught it."""
+        own = self.models[name]
+        return own.planted or (own is self.first and self.trigger is not None)
+
+    def sure(self, name: str) -> float:
+        """How sure that is; 0 where nothing is planted."""
+        doubted = DOUBTED if self.is_planted(name) else 0.0
+        return self.models[name].confidence or doubted
+
     def trigger_row(self, name: str) -> dict[str, Any] | None:
         """Whether a trigger is planted in a model, and how well the first one's works there; for tables."""
         if name not in self.models:
             return None
         own = self.models[name]
-        told = {"planted": own.planted, "class": own.label, "ratio": round(own.ratio, 4)}
+        told = {"planted": self.is_planted(name), "class": own.label, "ratio": round(own.ratio, 4)}
         return {**told, "lift": round(self.lifts[name], 4) if self.trigger else None}
 
     def detections(self) -> list[Detection]:
@@ -155,6 +166,8 @@ class Investigation:
     def to_table(self) -> dict[str, Any]:
         """As plain values, for JSON: what ``audit --json`` prints."""
         rows = [{"model": n, "lift": self.lifts[n], **found.to_table()} for n, found in self.models.items()]
+        for row in rows:
+            row |= {"planted": self.is_planted(row["model"]), "confidence": self.sure(row["model"])}
         return {
             "models": rows,
             "timeline": self.when.to_table() if self.when else None,

@@ -71,13 +71,14 @@ def audit_tables(found: Investigation) -> Sequence[RenderableType]:
     columns = ("model", "class", "of the median", "turns", "sure", Column("found", left=True))
     table = FittedTable("Smallest trigger of any class", *columns, "history's trigger")
     for name, audit in found.models.items():
-        verdict = Text("planted", style="red") if audit.planted else Text("no trigger")
-        sure = f"{audit.confidence:.1%}" if audit.planted else ""
+        planted = found.is_planted(name)
+        verdict = Text("planted", style="red") if planted else Text("no trigger")
+        sure = f"{found.sure(name):.1%}" if planted else ""
         turns, works = f"{audit.success[audit.label]:.0%}", f"{found.lifts[name]:.0%}"
         table.add_row(Text(name), str(audit.label), f"{audit.ratio:.2f}", turns, sure, verdict, works)
     first = next(iter(found.models.values()))
     lines: list[RenderableType] = [table]
-    if first.planted:
+    if found.trigger is not None:
         lines.append(Text(f"Where it is, for class {first.label}:"))
         lines += [Text(row, no_wrap=True) for row in shaded(first.mask)]
     if found.when is not None and found.when.planted is not None:
