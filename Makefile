@@ -16,7 +16,7 @@ define install
 	$(3)/bin/pip --python $(1)/bin/python install -q --no-compile -c constraints.txt $(2)
 endef
 
-.PHONY: demo test prepare chromium checks unit wheel compatibility torture benchmarks clean
+.PHONY: demo test prepare chromium checks unit wheel compatibility integrations torture benchmarks clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedcrab demo
@@ -55,6 +55,11 @@ chromium:
 # A fast part of the tests on every Python found, with the newest packages allowed and with the oldest.
 compatibility: $(TEST)/ready
 	$(TEST)/bin/python tests/compatibility.py
+
+# Loggers, data frames and data sets against the real packages, which the other tests do without.
+integrations: $(TEST)/ready
+	$(TEST)/bin/pip install -q --no-compile -c constraints.txt -e '.[pandas,tensorboard,mlflow,wandb,datasets]' flwr-datasets
+	$(TEST)/bin/pytest -q tests/integrations
 
 # Long trials: crashes, faults, tampering, fuzzing, thousands of random histories, ten times the examples of each law.
 torture: $(TEST)/ready

@@ -5,19 +5,28 @@ from typing import TYPE_CHECKING
 from fedcrab.extras import on_first_use
 
 if TYPE_CHECKING:
-    from fedcrab import detect, recover
+    from fedcrab import detect, evaluate, loggers, recover, report
     from fedcrab.admission import Answer, admit
     from fedcrab.certificate import Assumptions, Certificate, certify
     from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
+    from fedcrab.function_fleet import fleet
     from fedcrab.history import Compact, Every, Everything, History, Selective
+    from fedcrab.module_probe import probe
     from fedcrab.rollback.decision import PRESETS, Plan, plan
+    from fedcrab.state_dicts import flatten, unflatten
     from fedcrab.types import ClientId, Field, Fleet, Layout, Rejection, Round, Updates, Vector
 else:  # each when it is first used: a command imports only what it needs
     __getattr__ = on_first_use(
         __name__,
         {
             "fedcrab.detect": (),
+            "fedcrab.evaluate": (),
+            "fedcrab.loggers": (),
             "fedcrab.recover": (),
+            "fedcrab.report": (),
+            "fedcrab.function_fleet": ("fleet",),
+            "fedcrab.module_probe": ("probe",),
+            "fedcrab.state_dicts": ("flatten", "unflatten"),
             "fedcrab.admission": ("Answer", "admit"),
             "fedcrab.certificate": ("Assumptions", "Certificate", "certify"),
             "fedcrab.errors": (
@@ -63,8 +72,15 @@ __all__ = [
     "admit",
     "certify",
     "detect",
+    "evaluate",
+    "flatten",
+    "fleet",
+    "loggers",
     "plan",
+    "probe",
     "recover",
+    "report",
+    "unflatten",
 ]
 
 

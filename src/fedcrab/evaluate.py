@@ -17,14 +17,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.attack.trigger import PATCH, Trigger, stamp
 from fedcrab.errors import ConfigError
+from fedcrab.extras import can_be_called
 from fedcrab.seeds import rng_for
+from fedcrab.state_dicts import flatten
 from fedcrab.types import Vector
 
 Images = NDArray[np.float32]
@@ -62,6 +64,59 @@ def attack_success(
     return AttackSuccess(float(np.mean(hit[others])), float(np.mean(hit)))
 
 
+class TestExamples(Protocol):
+    """Labelled examples and a way to predict them, such as :func:`fedcrab.probe` gives."""
+
+    x: NDArray[Any]
+    y: Labels
+
+    def predict(self, model: Any, x: NDArray[Any]) -> NDArray[np.float32]:
+        """The probabilities of the classes, one row per example."""
+        ...
+
+
+def evaluate(
+    models: Mapping[str, Any],
+    test: TestExamples,
+    *,
+    trigger: Trigger | Callable[[Any], Any] | None = None,
+    target: int = 0,
+    reference: str | None = None,
+) -> list[dict[str, Any]]:
+    """Each model's accuracy on test examples, attack success and distance, as a list of plain values.
+
+    ``models`` are modules, state dicts or flat vectors by name. ``trigger`` stamps examples: a
+    :class:`fedcrab.attack.Trigger`, or a function of the examples; ``target`` is the class that they should
+    then be taken for. ``reference`` names the model that distances are measured from, such as a retrained
+    one.
+    """
+    vectors = {name: flatten(model) for name, model in models.items()}
+    if reference is not None and reference not in vectors:
+        raise ConfigError(f"no model {reference!r} to measure from; there are {', '.join(vectors)}")
+    stamped = None if trigger is None else _stamped(test.x, trigger)
+    others = test.y != target
+    if stamped is not None and not others.any():
+        raise ConfigError(f"every test example is of the target class {target}; ASR has no meaning")
+    rows = []
+    for name, vector in vectors.items():
+        hit = None if stamped is None else test.predict(vector, stamped[others]).argmax(axis=1) == target
+        apart = None if reference is None else vector - vectors[reference]
+        rows.append(
+            {
+                "model": name,
+                "ta": accuracy(test.predict, vector, test.x, test.y),
+                "asr": None if hit is None else float(np.mean(hit)),
+                "distance": None if apart is None else float(np.linalg.norm(apart)),
+            }
+        )
+    return rows
+
+
+def _stamped(x: NDArray[Any], trigger: Trigger | Callable[[Any], Any]) -> NDArray[Any]:
+    return stamp(x, trigger) if isinstance(trigger, Trigger) else np.asarray(trigger(x.copy()))
+
+
+can_be_called(__name__, evaluate)  # fedcrab.evaluate(models, test)
 AttackModel = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 """Softmax outputs -> the probability that each example was a member."""
 

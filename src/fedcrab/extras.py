@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from fedcrab.errors import ConfigError
@@ -21,6 +22,11 @@ EXTRAS = {
     "flwr": "flower",
     "nvflare": "nvflare",
     "distributed": "cluster",
+    "pandas": "pandas",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
+    "datasets": "datasets",
 }
 
 
@@ -65,6 +71,21 @@ def on_first_use(package: str, places: Mapping[str, Sequence[str]]) -> Callable[
         return value
 
     return attribute
+
+
+class CallableModule(ModuleType):
+    """A module that is called as its main function: ``fedcrab.report`` is a package, and a function too."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Call the main function."""
+        return self.__dict__["__main_function__"](*given, **named)
+
+
+def can_be_called(module: str, function: Callable[..., Any]) -> None:
+    """Have a module called as this function of it; its signature and help are the function's."""
+    found = sys.modules[module]
+    found.__class__ = CallableModule
+    found.__dict__["__main_function__"] = found.__dict__["__wrapped__"] = function
 
 
 def _missing(extra: str) -> list[str]:

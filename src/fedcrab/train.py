@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 import numpy as np
 
@@ -13,23 +12,12 @@ from fedcrab.admission import no_updates, screen_updates
 from fedcrab.aggregate.mean import Aggregate, with_buffers
 from fedcrab.errors import ConfigError
 from fedcrab.history import History
+from fedcrab.history.answers import ServerProbe
 from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId, Fleet, Rejection, Round, Updates, Vector, utc_now
 from fedcrab.vectors import is_finite
 
 BEYOND = "the model after the round would not be finite"
-
-
-class ServerProbe(Protocol):
-    """What the server can tell of a model by itself."""
-
-    def loss(self, model: Vector) -> float:
-        """F(model)."""
-        ...
-
-    def divergence(self, before: Vector, after: Vector) -> float:
-        """KL(p_before ‖ p_after)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +44,14 @@ def train(
     drop_out: float = 0.0,
     model: Vector | None = None,
     clock: Callable[[], datetime] = utc_now,
+    on_step: Callable[[TrainedRound], None] | None = None,
 ) -> Iterator[TrainedRound]:
     """Train until the history has this many rounds, going on from those it has already.
 
     ``model`` is one to go on from in place of the last one, such as a recovered one.
     In each round a ``share`` of the clients is asked, and each of them fails to answer with probability
     ``drop_out``. Both draws belong to the round: a training resumed is the training uninterrupted.
+    ``on_step`` is called with each round that is done, such as one of :mod:`fedcrab.loggers`.
     ``clock`` tells when a round begins and ends; nothing else depends on it.
     """
     _check(share, drop_out)
@@ -80,7 +70,10 @@ def train(
         divergence = probe.divergence(model, after)
         ended = max(began, clock())  # the machine's clock may be set back meanwhile
         history.record(Round(index, model, updates, step, loss, divergence, rejected, began, ended))
-        yield TrainedRound(index, after, loss, updates.clients, rejected)
+        done = TrainedRound(index, after, loss, updates.clients, rejected)
+        if on_step is not None:
+            on_step(done)
+        yield done
         model = after
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedcrab.html import html_pairs, html_rows
 from fedcrab.types import ClientId, natural
 
 
@@ -45,6 +46,24 @@ class Detection:
     def confidence(self) -> float:
         """How sure it is that there was an attack; 0 where there is no sign of one."""
         return max((s.confidence for s in self.suspicions.values()), default=0.0)
+
+    def __repr__(self) -> str:
+        """In one line."""
+        seen = f"{len(self.scores)} clients, {self.rounds} rounds"
+        found = ", ".join(self.suspects[:10]) + (" …" if len(self.suspects) > 10 else "")
+        told = f"suspects {found} ({self.confidence:.1%} sure)" if self.attack else "no sign of attack"
+        return f"Detection({self.detector}: {told}; {seen})"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "detector": self.detector,
+            "suspects": ", ".join(self.suspects) or "none: no sign of attack",
+            "sure": f"{self.confidence:.1%}" if self.attack else "",
+            "strongest signal": f"{self.strength:.0%} of the alarm threshold",
+        }
+        ranked = sorted(self.scores, key=lambda c: (c not in self.suspicions, -self.scores[c]))
+        rows = [(c, f"{self.scores[c]:.4g}", self._row(c)["reason"]) for c in ranked]
+        return html_pairs("Detection", facts, below=html_rows(("client", "score", "because of"), rows))
 
     def to_table(self) -> dict[str, Any]:
         """As plain values, for JSON."""

@@ -6,6 +6,7 @@ Making a new history: built beside its place, then moved there in one step.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import secrets
 import shutil
@@ -14,12 +15,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.errors import ConfigError, DamagedError, HistoryError
+from fedcrab.aggregate.mean import Aggregate
+from fedcrab.errors import ConfigError, DamagedError, HistoryError, RecordError
 from fedcrab.files import file_errors, make_directory
+from fedcrab.history.answers import ClientAnswers, ServerProbe, round_of_answers
 from fedcrab.history.chain import GENESIS, LEDGER, SNAPSHOTS, Head, link
 from fedcrab.history.ledger import Ledger
 from fedcrab.history.ledger_state import LedgerState
@@ -29,8 +33,13 @@ from fedcrab.history.records import RoundRecord, Settings
 from fedcrab.history.selection import Selection, Selective
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.verify import check_directory, load_state, verify
+from fedcrab.history.views import as_frame, as_html, in_one_line
 from fedcrab.history.writer import Writer
+from fedcrab.state_dicts import flatten, is_flat, state_layout, unflatten
 from fedcrab.types import ClientId, Layout, Round, ServerState, Updates, Vector
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def create(path: Path, charter: Settings, initial_model: Vector) -> None:
@@ -117,9 +126,9 @@ class History:
     def create(
         cls,
         path: str | os.PathLike[str],
-        initial_model: Vector,
+        initial_model: Any,
         *,
-        initial_loss: float,
+        initial_loss: float = math.nan,
         selection: Selection | None = None,
         layout: Layout | None = None,
         aggregation: str = "fedavg",
@@ -130,14 +139,20 @@ class History:
     ) -> History:
         """Begin a history in a new directory; whole when this returns.
 
+        ``initial_model`` is a torch module, a state dict or a flat vector, ``initial_loss`` its loss on the
+        server's own examples, where it has any.
         Where it fails there is nothing, or an empty history that the same call takes up.
         ``aggregation`` is the name of the rule that makes the aggregates. ``seed`` draws the sketches of
         rounds with more than ``gram_limit`` clients; clients must not know it, and the system draws it
         unless it is given. ``notes`` are kept as they are, newlines included: a configuration, say. All
         limits are asked before anything is created; a ConfigError says which one is in the way.
         """
+        flat = is_flat(initial_model)
+        if layout is None:
+            layout = Layout.flat(int(np.size(initial_model))) if flat else state_layout(initial_model)
+        initial_model = initial_model if flat else flatten(initial_model, layout)
         charter = Settings(
-            layout=Layout.flat(int(np.size(initial_model))) if layout is None else layout,
+            layout=layout,
             selection=Selective() if selection is None else selection,
             aggregation=aggregation,
             initial_model="",
@@ -175,11 +190,47 @@ class History:
         """
         return verify(Path(path), head=head, key=Path(key) if key else None).problems
 
-    def record(self, round: Round) -> None:
-        """Add a round; it is on the disk, whole, when this returns."""
+    @overload
+    def record(self, round: Round) -> None: ...
+
+    @overload
+    def record(
+        self,
+        round: ClientAnswers,
+        *,
+        model: Any = None,
+        probe: ServerProbe | None = None,
+        aggregate: Aggregate | None = None,
+    ) -> dict[str, Any]: ...
+
+    def record(
+        self,
+        round: Round | ClientAnswers,
+        *,
+        model: Any = None,
+        probe: ServerProbe | None = None,
+        aggregate: Aggregate | None = None,
+    ) -> dict[str, Any] | None:
+        """Add a round; it is on the disk, whole, when this returns.
+
+        Of a loop of one's own: ``{client: (local model, examples)}``, each model a state dict, a torch module
+        or a flat vector, trained from the last recorded one. Gives the model after the round, as a state
+        dict: ``model`` where the loop has made it, else what ``aggregate`` makes of the answers (their
+        weighted mean unless given). Answers that cannot be used are left out, and the ledger says why.
+        ``probe`` measures loss and divergence; without it the loss is unknown, and the divergence is how far
+        the model moved.
+        """
         if self._writer is None:
             raise HistoryError(f"{self.path}: opened for reading; History.resume opens it for writing")
-        self._writer.record(round)
+        if isinstance(round, Round):
+            if any(given is not None for given in (model, probe, aggregate)):
+                raise RecordError("model, probe and aggregate are for answers; a Round has all that it needs")
+            self._writer.record(round)
+            return None
+        made = round_of_answers(self, round, model=model, probe=probe, aggregate=aggregate)
+        self._writer.record(made)
+        like = next((local for local, _ in round.values() if not is_flat(local)), self)
+        return unflatten(made.start + made.aggregate, like)
 
     def close(self) -> None:
         """Decide the open window and seal the history; for a reader, nothing."""
@@ -204,6 +255,17 @@ class History:
             self.close()
         else:
             self.release()
+
+    def __repr__(self) -> str:
+        """In one line."""
+        return in_one_line(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """A data frame of pandas (extra ``pandas``): one row per client and round."""
+        return as_frame(self)
 
     @property
     def contents(self) -> LedgerState:

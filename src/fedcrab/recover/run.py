@@ -6,8 +6,10 @@ The simulator, Flower and FLARE run it. Who has a setup passes what it says: the
 from __future__ import annotations
 
 import inspect
+import logging
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,16 @@ from fedcrab.aggregate.mean import Aggregate
 from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import ConfigError
 from fedcrab.history import History
+from fedcrab.html import html_pairs
 from fedcrab.recover.answers import AnswerFolder, RecordedFleet, ask_at, honest_clients
-from fedcrab.recover.folder import write_result
+from fedcrab.recover.folder import MODEL, RecoveryFolder, write_result
 from fedcrab.recover.methods import METHODS, Method, default_method
 from fedcrab.recover.saved_steps import resumable, saved_model, saved_steps
 from fedcrab.recover.step import Step
 from fedcrab.recover.subtract_and_distil import Distiller
 from fedcrab.rollback.decision import Plan, plan
-from fedcrab.types import Fleet, Vector
+from fedcrab.state_dicts import unflatten
+from fedcrab.types import ClientId, Fleet, Vector
 
 
 class MethodRun:
@@ -155,13 +159,47 @@ ALIASES = {"crab": "crab-hardened"}
 
 
 @dataclass(frozen=True)
-class RecoveredModel:
-    """What came out of a recovery on an engine's clients."""
+class Recovery:
+    """What came out of a recovery: the model, how it was made, and the folder that has it."""
 
     method: str
-    plan: Plan
+    plan: Plan = field(repr=False)
     model: Vector = field(repr=False)
     steps: tuple[dict[str, Any], ...] = field(repr=False)
+    path: Path = field(default=Path())  # of the folder: model.safetensors, summary.json, the steps
+
+    @property
+    def client_rounds(self) -> int:
+        """How many local trainings it asked for."""
+        return sum(len(step["asked"]) for step in self.steps)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the model's file."""
+        return str(RecoveryFolder.open(self.path).summary["model_sha256"])
+
+    def state_dict(self, like: Any) -> dict[str, Any]:
+        """The model as a state dict, each tensor as ``like`` (a torch module or a state dict) has it."""
+        return unflatten(self.model, like)
+
+    def __repr__(self) -> str:
+        """In one line."""
+        return (
+            f"Recovery({self.method}, {len(self.steps)} rounds from round {self.plan.rollback_round} on, "
+            f"{self.client_rounds} client-rounds, {str(self.path)!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "method": self.method,
+            "without": ", ".join(self.plan.malicious),
+            "from round": self.plan.rollback_round,
+            "rounds": len(self.steps),
+            "client-rounds": self.client_rounds,
+            "model": self.path / MODEL,
+            "sha256": self.sha256,
+        }
+        return html_pairs("Recovery", rows)
 
 
 def recover_on_clients(
@@ -178,14 +216,16 @@ def recover_on_clients(
     since: Mapping[str, int] | None = None,
     anchor: bool = False,
     told: Mapping[str, Any] | None = None,
+    on_step: Callable[[Step], None] | None = None,
     **planned: Any,
-) -> RecoveredModel:
+) -> Recovery:
     """Recover a history on the clients of an engine into ``out``/method, resuming what was killed.
 
     ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings``
     are in place of its own. ``since`` is from which round on clients are malicious, of those that were honest
     first. ``anchor`` keeps every answer for the certificate, and asks every honest client once more at the
     result. ``told`` is what tells this recovery from another one besides, and what its summary says.
+    ``on_step`` is called with each step, such as one of :mod:`fedcrab.loggers`.
     ``planned`` is the plan's beta or unfound, in place of the method's own. Progress is told by
     ``tell``, a sentence at a time.
     """
@@ -213,8 +253,49 @@ def recover_on_clients(
     run.keep({**asked, "epochs": epochs, **(told or {})})
     for step in run:
         tell(f"round {step.round} replayed with {len(step.clients)} clients")
+        if on_step is not None:
+            on_step(step)
     write_result(out / name, decided, name, run.model, told)
-    return RecoveredModel(name, decided, run.model, tuple(run.tables))
+    return Recovery(name, decided, run.model, tuple(run.tables), out / name)
+
+
+def recover(
+    history: History | str | os.PathLike[str],
+    fleet: Fleet,
+    *,
+    malicious: Collection[ClientId],
+    out: str | os.PathLike[str] = "recovered",
+    method: str | None = None,
+    since: Mapping[ClientId, int] | None = None,
+    on_step: Callable[[Step], None] | None = None,
+    aggregate: Aggregate | None = None,
+    epochs: int | None = None,
+    anchor: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **planned: Any,
+) -> Recovery:
+    """Rebuild the model of a history without these clients, on a fleet of honest ones, into ``out``/method.
+
+    ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings`` are
+    in place of its own, ``planned`` of the plan's (beta, unfound). ``since`` is from which round on clients
+    are malicious, of those that were honest first. ``on_step`` is called with each step. Each step is saved:
+    the same call resumes after an interruption.
+    """
+    return recover_on_clients(
+        history if isinstance(history, History) else History.open(history),
+        fleet,
+        malicious=sorted(malicious),
+        out=Path(out),
+        tell=logging.getLogger("fedcrab").info,
+        method=method,
+        settings=settings,
+        epochs=epochs,
+        aggregate=aggregate,
+        since=since,
+        anchor=anchor,
+        on_step=on_step,
+        **planned,
+    )
 
 
 def _method(name: str) -> Method:

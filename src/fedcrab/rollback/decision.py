@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from math import isfinite
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
+from fedcrab.html import html_pairs, html_rows
 from fedcrab.rollback.influence import Influence, counted_rounds
 from fedcrab.rollback.undetected import undetected_count, with_undetected
 from fedcrab.rollback.warnings import SENTENCES, Left, join_ids, plan_warnings
@@ -63,6 +65,26 @@ class Plan:
     def rollback_round(self) -> int:
         """t_j*: recovery starts from the model before this round."""
         return self.candidates[self.index]
+
+    def __repr__(self) -> str:
+        """In one line."""
+        return (
+            f"Plan(without {join_ids(self.malicious)}: back to round {self.rollback_round} of "
+            f"{len(self.history.rounds)}, {len(self.replay)} rounds to replay)"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "malicious": ", ".join(self.malicious),
+            "roll back to round": f"{self.rollback_round} of {len(self.history.rounds)}",
+            "evidence, rule, β": f"{self.evidence}, {self.rule}, {self.beta:g}",
+            "poison left in it": f"{self.poison_left:.1%} of its movement",
+            "rounds to replay": len(self.replay),
+            "model": self.model,
+        }
+        heads, rows = ("client", "share of the poison"), [(c, f"{s:.1%}") for c, s in self.shares.items()]
+        said = "".join(f"<p>! {escape(warning)}</p>" for warning in self.warnings)
+        return html_pairs("Plan", facts, below=html_rows(heads, rows) + said)
 
     def is_malicious(self, client: ClientId, round: int) -> bool:
         """Whether what this client sent in a round counts as malicious: named, and from ``since`` on."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedcrab.extras import on_first_use
 from fedcrab.simulate.data import Dataset, from_arrays, hold_out, load_dataset
+from fedcrab.simulate.hugging_face import from_partitions
 from fedcrab.simulate.partition import counts, dirichlet, iid, limited, power_law, shards
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "counts",
     "dirichlet",
     "from_arrays",
+    "from_partitions",
     "hold_out",
     "iid",
     "initial_model",

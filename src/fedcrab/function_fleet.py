@@ -1,0 +1,43 @@
+"""A fleet from a function: the clients of a loop of one's own, for recovery."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fedcrab.errors import ConfigError
+from fedcrab.state_dicts import flatten, state_layout, unflatten
+from fedcrab.types import ClientId, Fleet, Updates, Vector
+
+LocalTrain = Callable[..., tuple[Any, float]]  # (state dict, client, round) -> (local model, examples)
+
+
+def fleet(train: LocalTrain, like: Any) -> Fleet:
+    """The clients whom ``train(state_dict, client, round) -> (state_dict, examples)`` trains, one by one.
+
+    ``like`` is the torch module, or a state dict, that the models are of. ``train`` may also take a number of
+    local ``epochs``: FedEraser asks for fewer than the training had.
+    """
+    return FunctionFleet(train, like)
+
+
+class FunctionFleet:
+    """Asks a function for each client's local model."""
+
+    def __init__(self, train: LocalTrain, like: Any) -> None:
+        self._train, self._like, self._layout = train, like, state_layout(like)
+        self._takes_epochs = "epochs" in inspect.signature(train).parameters
+
+    def train(
+        self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
+    ) -> Updates:
+        """Each client's local model less the one that it was given."""
+        if epochs is not None and not self._takes_epochs:
+            raise ConfigError("this method asks for fewer local epochs: have train take epochs, or leave it")
+        more = {"epochs": epochs} if self._takes_epochs else {}
+        found = {}
+        for client in clients:
+            local, examples = self._train(unflatten(model, self._like), client, round, **more)
+            found[client] = flatten(local, self._layout) - model, examples
+        return Updates.of(found)
