@@ -17,7 +17,11 @@ from trials.recovered import certified
 from trials.trainings import training
 
 ROOT = Path(__file__).parents[1]
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "scipy": "scikit-learn"}  # scipy comes with scikit-learn
+DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "scipy": "scikit-learn",
+    "mlflow": "mlflow-skinny",
+}  # scipy comes along
 BARE = """
 import contextlib, io, json, sys
 
