@@ -29,6 +29,7 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Vector
 
 REQUEST, STEPS, SNAPSHOTS = "request.json", "steps", "snapshots"
+EARLIER = {"everyone": False}  # settings that folders of earlier versions do not mention, as they were then
 LARGEST = 2**28  # bytes, far above what the clients of one round take
 MethodFunction = Callable[..., Iterator[Step]]
 Names = dict[ClientId, list[tuple[int, str, str]]]  # of each pair: its round, the hashes of Δw and Δg
@@ -93,7 +94,7 @@ class SavedSteps:
             with file_errors(str(path)):
                 write_named(path, [json.dumps(request, indent=1).encode()])
                 sync_directory(self.directory)
-        found = read_json(path, limit=LARGEST)
+        found = _completed(read_json(path, limit=LARGEST), request)
         if found != request:
             other = [name for name in {*found, *request} if found.get(name) != request.get(name)]
             raise ConfigError(
@@ -206,6 +207,13 @@ def saved_model(directory: Path, layout: Layout) -> Vector:
     return Snapshots(directory / SNAPSHOTS).model(
         str(read_json(paths[-1], limit=LARGEST).get("model")), layout
     )
+
+
+def _completed(found: Any, request: Mapping[str, Any]) -> Any:
+    """A request of an earlier version with what it left unsaid; its model tells how far it rolled back."""
+    unsaid = {name: value for name, value in EARLIER.items() if name in request and name not in found}
+    decided = {name: request[name] for name in ("beta", "evidence", "rule") if name in request}
+    return {**decided, **unsaid, **found} if unsaid else found
 
 
 def _alone(directory: Path) -> Lock:
