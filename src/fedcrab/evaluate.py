@@ -137,7 +137,7 @@ class Membership:
 
 
 def above_chance(balanced_accuracy: float, examples: int) -> bool:
-    """Whether a balanced accuracy over so many members and as many others is more than guessing."""
+    """Whether a balanced accuracy over this many members and as many others is more than guessing."""
     return balanced_accuracy > 0.5 + 1 / math.sqrt(2 * max(examples, 1))
 
 

@@ -105,4 +105,4 @@ def _columns() -> tuple[ProgressColumn, ...]:
     )
 
 
-SILENT = Progress(quiet=True, moving=False)  # where nobody asked what is going on
+SILENT = Progress(quiet=True, moving=False)  # where nobody asked for progress

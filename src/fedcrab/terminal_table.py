@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-PROSE = 24  # characters that a column of sentences gets at least, where it has so many
+PROSE = 24  # characters that a column of sentences gets at least, where it has that many
 INDENT = "  "
 Cell = str | Text
 

@@ -46,9 +46,9 @@ def train(
     clock: Callable[[], datetime] = utc_now,
     on_step: Callable[[TrainedRound], None] | None = None,
 ) -> Iterator[TrainedRound]:
-    """Train until the history has this many rounds, going on from those it has already.
+    """Train until the history has this many rounds, continuing from those it has already.
 
-    ``model`` is one to go on from in place of the last one, such as a recovered one.
+    ``model`` is one to continue from in place of the last one, such as a recovered one.
     In each round a ``share`` of the clients is asked, and each of them fails to answer with probability
     ``drop_out``. Both draws belong to the round: a training resumed is the training uninterrupted.
     ``on_step`` is called with each round that is done, such as one of :mod:`fedcrab.loggers`.

@@ -32,7 +32,7 @@ from fedcrab.types import Layout, Vector
 from fedcrab.vectors import combination, squared_norms
 
 Aggregate = Callable[[NDArray[np.float32], NDArray[np.float64]], Vector]
-"""(updates, one row a client; examples per client) -> G_t. Rows are finite: the server leaves others out."""
+"""(updates, one row per client; examples per client) -> G_t. Rows are finite: the server drops others."""
 
 
 def participants(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> int:

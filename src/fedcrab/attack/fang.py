@@ -21,7 +21,7 @@ Fang et al.'s attack on the trimmed mean, full knowledge.
     s > 0:  w[k] in [min/2, min] if min > 0 else [2·min, min]
 
 max, min over the coordinates k of the honest *local models* M_t + u; what is sent as an update is w − M_t.
-Each attacker draws its own w, uniformly, anew each round. Where s = 0 there is no direction to reverse: w =
+Each attacker draws its own w, uniformly, again each round. Where s = 0 there is no direction to reverse: w =
 M_t.
 Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020 (b =
 2).

@@ -3,7 +3,7 @@
     sends u[k] + ε_k (mode `add`) or ε_k (mode `replace`) at a fraction of coordinates k, elsewhere u[k]
     ε_k ~ N(0, (s·σ_u)²)
 
-u the attacker's own update, σ_u the deviation of its coordinates, s `scale`. The coordinates are drawn anew
+u the attacker's own update, σ_u the deviation of its coordinates, s `scale`. The coordinates are drawn again
 for each attacker and round, 10% by default. Not the Trim attack of Fang et al.; that one is fang_trim.
 Needs no honest client: a round without any is attacked the same.
 

@@ -36,7 +36,7 @@ WANTED = 0.95  # of a batch that a mask must turn while it shrinks
 UP, DOWN, LEAST, MOST = 1.15, 1.25, 1e-6, 1e2  # steps and range of λ
 MEMORY = 0.7  # of the running success
 RATE, BETAS = 0.2, (0.5, 0.9)  # of Adam
-FEWEST, STALL, STALLED = 60, 30, 0.02  # steps; stop when no mask shrank by this share in so many
+FEWEST, STALL, STALLED = 60, 30, 0.02  # steps; stop when no mask shrank by this share in that many
 
 
 @dataclass(frozen=True, slots=True)

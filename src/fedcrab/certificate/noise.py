@@ -68,7 +68,7 @@ def _scaled_erfc(x: float) -> float:
 
 
 def noised(plan: Plan, sigma: float, seed: int) -> Step:
-    """The rollback model with noise on its trained numbers, as the step that recovery goes on after.
+    """The rollback model with noise on its trained numbers, as the step that recovery resumes after.
 
     ``crab(plan, fleet, after=noised(plan, sigma, seed))``. Draw the seed from ``secrets.randbits(256)`` and
     keep it secret.

@@ -1,4 +1,4 @@
-"""How far training without the malicious clients goes on after the rollback round: ‖W_T - W_t*‖.
+"""How far training without the malicious clients moves the model after the rollback round: ‖W_T - W_t*‖.
 
 Several bounds of its steps, the least of which counts, round by round. A retraining that was run says it
 best; the others need none.

@@ -93,7 +93,7 @@ def head_problems(table: Mapping[str, Any], history: History) -> list[str]:
 
 
 def statement_problems(table: Mapping[str, Any], history: History, evidence: RecoveryArtifacts) -> list[str]:
-    """Fields that come out otherwise when the certificate is made anew."""
+    """Fields that differ when the certificate is computed again."""
     inputs = Inputs.from_table(table["inputs"])
     try:
         again = build_certificate(inputs, inputs.plan(history), evidence, table["format"])

@@ -36,7 +36,7 @@ def bench(
 ) -> None:
     """Run a matrix of experiments; finished cells are not computed again.
 
-    Ctrl-C and kills lose nothing that is finished; the same command goes on.
+    Ctrl-C and kills lose nothing that is finished; the same command resumes.
     """
     need_extra("simulate", "'bench'")
     if cluster is not None:

@@ -232,4 +232,4 @@ def _notes(history: History, everyone: Places, suspects: int) -> Iterator[str]:
     if len(history.clients) > MOST_PAIRED:
         yield f"With more than {MOST_PAIRED} clients pairs are not followed: copies and groups are not seen."
     if any(entry.coordinates.sketched for entry in history.rounds):
-        yield "Rounds of so many clients are sketched: what is outside of all other updates is not known."
+        yield "Rounds with this many clients are sketched: what lies outside all other updates is unknown."

@@ -57,7 +57,7 @@ def leading_pair(matrix: Matrix64) -> tuple[float, Matrix64]:
 
 
 def _by_lanczos(matrix: Matrix64) -> tuple[float, Matrix64] | None:
-    """The pair, where it is found within so many steps."""
+    """The pair, where it is found within this many steps."""
     basis, diagonal, beside = np.zeros((STEPS + 1, len(matrix))), np.zeros(STEPS), np.zeros(STEPS)
     start = rng_for(0, "leading pair", len(matrix)).normal(size=len(matrix))
     basis[0] = start / np.linalg.norm(start)

@@ -1,6 +1,6 @@
 """One training and every method that recovers from it; each result is on the disk as soon as it is known.
 
-An interrupted training goes on from its last round. An interrupted recovery begins again, so that its time
+An interrupted training resumes after its last round. An interrupted recovery begins again, so that its time
 is measured in one piece.
 
 The histories of one training: everything it did, and what each selection would have kept of that.
@@ -45,7 +45,7 @@ class HistoryCache:
         self._place = place
 
     def trained(self, setup: Setup, tell: Callable[[int], None]) -> History:
-        """The history of everything: found, or gone on with where an interrupted training left it."""
+        """The history of everything: found, or resumed where an interrupted training left it."""
         path = self._place / EVERYTHING
         if (found := _whole(path)) is not None:
             return found

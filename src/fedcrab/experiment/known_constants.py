@@ -6,7 +6,7 @@ no longer than √2·max ‖x‖. Of other models only rate, steps and losses ar
 
 Recovery from a noised rollback model: (ε, δ) of :mod:`fedcrab.certificate.noise`, drawn once and kept.
 
-OUT/METHOD/start.safetensors    the noised model; a recovery that was killed goes on from the same one
+OUT/METHOD/start.safetensors    the noised model; a recovery that was killed resumes from the same one
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _with_ones(x: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def noised_start(folder: Path, plan: Plan, setup: Setup, noise: Mapping[str, float]) -> Step:
-    """The step that recovery goes on after: the noised model in the folder, or one drawn now.
+    """The step that recovery resumes after: the noised model in the folder, or one drawn now.
 
     The seed is drawn from the system and forgotten, so that nobody can subtract the noise.
     """

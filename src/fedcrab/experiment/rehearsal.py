@@ -76,7 +76,7 @@ def _check_attack(config: Config, size: Size) -> None:
 
 
 def _history(place: Path, clients: int) -> History:
-    """A few rounds of so many clients."""
+    """A few rounds of this many clients."""
     path, model = place / str(clients), np.zeros(NUMBERS, np.float32)
     ids = tuple(sorted(str(client) for client in range(clients)))
     with History.create(path, model, initial_loss=1.0, selection=Everything()) as history:

@@ -205,10 +205,10 @@ class FlowerFleet:
         if not enough:
             raise FleetError(
                 f"{len(missing)} of {asked} clients are not connected ({told}); start their SuperNodes with "
-                "their registered keys, then start the recovery again: it goes on where it stopped"
+                "their registered keys, then start the recovery again: it resumes where it stopped"
             )
         self._given_up |= missing
-        log(WARNING, "fedcrab: going on without %s, not connected", told)
+        log(WARNING, "fedcrab: continuing without %s, not connected", told)
 
     def _check_scheme(self) -> None:
         scheme = self._identities.scheme()

@@ -39,7 +39,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Recorder(Strategy):
-    """Records what a strategy does; see the module. ``start`` goes on where an earlier run was killed."""
+    """Records what a strategy does; see the module. ``start`` resumes where an earlier run was killed."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Recorder(Strategy):
         patience: Patience | None = None,
         buffers: Collection[str] | None = None,  # arrays that are not trained, unless it is to be guessed
         keep_open: bool = False,  # True leaves the history open for more rounds after ``start``
-        head_every: int = 0,  # log the history's head every so many rounds, to be kept outside; 0 never does
+        head_every: int = 0,  # log the history's head every n rounds, to be kept outside; 0 never does
         loss_key: str | None = None,  # what clients, and evaluate_fn, call the loss, if not as Flower does
     ) -> None:
         if not isinstance(head_every, int) or head_every < 0:
@@ -104,7 +104,7 @@ class Recorder(Strategy):
         evaluate_fn: EvaluateFn | None = None,
         **more: Any,
     ) -> Result:
-        """Train until the history has this many rounds, going on from those it has already.
+        """Train until the history has this many rounds, continuing from those it has already.
 
         A strategy with a ``start`` of its own is started by it, with whatever else (``more``) that takes.
         """
@@ -182,7 +182,7 @@ class Recorder(Strategy):
         return evaluated
 
     def _take_up(self, initial: ArrayRecord, rounds: int) -> ArrayRecord:
-        """The arrays to go on from: those of the last recorded round, else the initial ones."""
+        """The arrays to continue from: those of the last recorded round, else the initial ones."""
         model = array_layout(initial, buffers=self._buffers)
         every = self._head_every
         self._recording = TrainingHistory.take_up(
@@ -197,7 +197,7 @@ class Recorder(Strategy):
             raise ConfigError(
                 f"{self.path}: this training ended after {self._done} rounds; take another place"
             )
-        log(INFO, "fedcrab: %s has %d rounds, going on from there", self.path, self._done)
+        log(INFO, "fedcrab: %s has %d rounds, continuing from there", self.path, self._done)
         history = self._recording.history
         if state := history.server_state(self._done):
             self._state.put(state)

@@ -12,7 +12,7 @@
 finetune; unless given, replay where the history keeps the updates, else crab-hardened |
 | trust, every, asked, settle | of replay: `trust=true` if every attacker is surely named; contact every so \
 many rounds, with so many clients; the last so many rounds ask everybody |
-| recovered | the directory for the result; each step is kept, and a killed recovery goes on |
+| recovered | the directory for the result; each step is kept, and a killed recovery resumes |
 | aggregate | `mean`: by FedAvg's mean, whatever the training did; unless given, by the app's strategy |
 | unfinished | true: recover a history whose training has not ended |
 | beta | how much poison is tolerated; none unless given |
@@ -73,7 +73,7 @@ def recover_if_asked(
     aggregate: Aggregate | None = None,  # a rule of fedcrab's, in place of the strategy
     patience: Patience | None = None,
 ) -> Recovered | None:
-    """Recover where the run's ``mode`` says so; else None, and the app goes on to train.
+    """Recover where the run's ``mode`` says so; else None, and the app trains.
 
     Answers are aggregated by ``strategy``, from the state that it had at the rollback round.
     """

@@ -90,7 +90,7 @@ class Admitted:
 
 @dataclass(slots=True)
 class ReplyCollector:
-    """Updates go straight into the rows of one matrix, a row a client, in the order of the ids."""
+    """Updates go straight into the rows of one matrix, one row per client, in the order of the ids."""
 
     model: ArrayLayout
     start: Vector

@@ -239,7 +239,7 @@ class History:
             self._writer = None  # from here on it is read as anybody reads it
 
     def release(self) -> None:
-        """Stop writing without closing the history; :meth:`resume` goes on from here."""
+        """Stop writing without closing the history; :meth:`resume` continues from here."""
         if self._writer is not None:
             self._writer.release()
             self._writer = None  # from here on it is read as anybody reads it
@@ -344,7 +344,7 @@ class History:
         return self._snapshots.model(self.charter.initial_model, self.charter.layout)
 
     def final_model(self) -> Vector:
-        """The model after the last round, from which training goes on."""
+        """The model after the last round, from which training continues."""
         last = self.rounds[-1].after if self.rounds else self.charter.initial_model
         return self._snapshots.model(last, self.charter.layout)
 

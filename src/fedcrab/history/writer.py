@@ -264,7 +264,7 @@ class Writer:
         self.snapshots.drop(name for name in files if not self.contents.needs(name))
 
     def _open_ledger(self) -> Ledger:
-        """The ledger; opened anew, with all that is on the disk, after something went wrong with it."""
+        """The ledger; opened again, with all that is on disk, after an error."""
         self._lock.check()
         if self._ledger is None:
             self._start()

@@ -1,4 +1,4 @@
-"""A recovery that can be killed: each step is on the disk before it is given; the next run goes on after it.
+"""A recovery that can be killed: each step is on the disk before it is given; the next run resumes after it.
 
     DIR/request.json            what is recovered, and how; another request is refused
     DIR/steps/<round>.json      each step that is done, without its vectors
@@ -48,8 +48,8 @@ def resumable(
     """The steps of ``method(plan, fleet, **settings)`` that the directory does not have yet.
 
     ``request`` says in plain values what is asked for (the method's name, its settings, the seed), so that a
-    directory is never gone on with by a recovery of another kind; the history and the malicious clients
-    (with ``since``, where there is one) are added to it. ``start`` is what the first step goes on after, if
+    directory is never resumed by a recovery of another kind; the history and the malicious clients
+    (with ``since``, where there is one) are added to it. ``start`` is the step that the first one follows, if
     not the method's own beginning. The fleet must answer as it would have: by round, client and model alone.
     """
     asked: dict[str, Any] = {

@@ -155,7 +155,7 @@ def _check_together(history: History, rounds: list[int]) -> None:
     """Marked clients without room of their own are one point in each round, so malicious since one round."""
     if len(set(rounds)) > 1:
         raise ConfigError(
-            f"{history.path}: a page has no room for so many marked clients each since a round of its own; "
+            f"{history.path}: no room on a page for this many marked clients, each since a round of its own; "
             "give one round for all, or decide by 'fedcrab plan'"
         )
 

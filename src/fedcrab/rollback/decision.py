@@ -57,7 +57,7 @@ class Plan:
     cost: Mapping[str, float]
     shares: Mapping[ClientId, float]  # each malicious client's share of all the sensitivity there is
     warnings: tuple[str, ...]
-    unfound: int = 0  # so many of the others may be malicious too: S and Φ are bounds over all choices
+    unfound: int = 0  # this many of the others may be malicious too: S and Φ are bounds over all choices
     since: Mapping[ClientId, int] = field(default_factory=dict)  # the round of each; 0 where it is not told
     poison_left: float = 0.0  # of all movement in the rollback model, the malicious clients' share
 
@@ -136,7 +136,7 @@ def plan(
     With ``beta`` 0, the default, the rollback goes to the last model that no named client has touched. A
     larger one tolerates poison, as a share of the honest clients' movement; the warnings then say how much.
     ``unfound`` is how many of the others may be malicious without anybody knowing, or what share of all
-    clients (0.2 or "20%"): the rollback then goes at least as far as for any choice of so many, named.
+    clients (0.2 or "20%"): the rollback then goes at least as far as if any choice of them had been named.
     ``since`` is the round from which on the named clients count as malicious, one for all or one for each
     (``{"3": 20}``); what they sent before it counts as honest. Without it, every round counts.
     """

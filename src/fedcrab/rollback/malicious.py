@@ -145,7 +145,7 @@ def with_since(
 def _told_round(text: str, known: Collection[ClientId]) -> tuple[ClientId, int]:
     client, start = _with_round(text, known)
     if start is None:
-        raise ConfigError(f"--since takes a round such as 20, or one of a client such as 3@20; got {text!r}")
+        raise ConfigError(f"--since takes a round such as 20, or a client's round such as 3@20; got {text!r}")
     return client, start
 
 

@@ -68,7 +68,7 @@ def with_undetected(
     unfound: int,
     since: Mapping[ClientId, int] = NEVER_HONEST,
 ) -> Influence:
-    """What was found, with s as large and φ as small as any so many others could make them."""
+    """What was found, with s as large and φ as small as any choice of others could make them."""
     rounds = evidence.remaining(malicious, since)
     rows = zip(rounds, found.sensitivity.tolist(), found.honest.tolist(), strict=True)
     worst = np.array([_worst(r, s, phi, unfound) for r, s, phi in rows]).reshape(-1, 2)
@@ -89,7 +89,7 @@ def _worst(remaining: UnnamedMembers, s: float, phi: float, unfound: int) -> tup
 
 
 def largest_mean_shift(rows: Matrix64, shares: Matrix64, unfound: int) -> float:
-    """D: how far the mean can move when any so many of these are left out; fewer than there are."""
+    """D: how far the mean can move when any k of these are left out, k less than their number."""
     apart = shares[:, None] * (rows - shares @ rows)
     products = apart @ apart.T
     alone = np.diagonal(products).copy()
@@ -99,7 +99,7 @@ def largest_mean_shift(rows: Matrix64, shares: Matrix64, unfound: int) -> float:
 
 
 def _largest(values: Matrix64, count: int) -> Matrix64:
-    """The sum of so many largest numbers, of each row."""
+    """The sum of the k largest numbers of each row."""
     if count == 0:
         return np.zeros(values.shape[:-1])
     split = values.shape[-1] - count

@@ -25,7 +25,7 @@ SENTENCES = {
     "advice": "; decide by evidence 'all'",
     "unfound": (
         "Up to {count} beyond those named are supposed to be malicious: S is the most and Φ the least that "
-        "any choice of so many can make of them. Nobody knows who they are, so they take part in recovery; "
+        "any choice of that many can make of them. Nobody knows who they are, so they take part in recovery; "
         "a robust rule there keeps them from doing it again."
     ),
     "never_let_in": "Never let into a round, so without influence: {clients}.",

@@ -135,7 +135,7 @@ class SimulatedFleet:
         return _derived(self._plant, self._holdings, time)
 
     def close(self) -> None:
-        """End the workers of this fleet and of those derived from it; another ``train`` starts them anew."""
+        """End the workers of this fleet and of those derived from it; another ``train`` starts them again."""
         if self._plant.workers is not None:
             self._plant.workers.close()
 

@@ -72,7 +72,7 @@ def power_law(labels: Labels, *, clients: int, exponent: float, seed: int) -> Pa
 
 
 def limited(parts: Parts, *, most: int, seed: int) -> Parts:
-    """The same partition with at most ``most`` examples a client, drawn at random."""
+    """The same partition with at most ``most`` examples per client, drawn at random."""
     if most < 1:
         raise ConfigError(f"a client keeps 1 example or more, got a limit of {most}")
     return _sorted(

@@ -69,7 +69,7 @@ class _Worker:
 
 
 class Workers:
-    """Processes that do jobs; started when first needed, and anew after a round that was broken off."""
+    """Processes that do jobs; started when first needed, and again after an interrupted round."""
 
     def __init__(self, count: int, architecture: Architecture, local: LocalTraining, *, seed: int) -> None:
         self.count, self._lock = count, threading.Lock()

@@ -218,7 +218,7 @@ class CnnEngine:
         self._local, self._seed = local, seed
 
     def network_for(self, examples: int) -> Network:
-        """What trains a client of so many examples."""
+        """What trains a client with this many examples."""
         return self._for_large if min(examples, self._local.batch) >= FROM else self._network
 
     def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:

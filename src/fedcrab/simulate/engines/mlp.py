@@ -59,7 +59,7 @@ class Batches:
 
 
 def begins(counts: Sequence[int]) -> list[int]:
-    """Where each of the clients with so many examples begins."""
+    """Where each client with this many examples begins."""
     return [sum(counts[:place]) for place in range(len(counts))]
 
 

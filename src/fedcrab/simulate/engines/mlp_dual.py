@@ -41,7 +41,7 @@ STEP = 32  # examples are filled up to a multiple of this, so that clients of ab
 
 
 def columns_of(examples: int) -> int:
-    """The width of the kernel of so many examples."""
+    """The width of the kernel of this many examples."""
     return -(-examples // STEP) * STEP
 
 
@@ -60,7 +60,7 @@ def kernel_of(x: Tensor, *, bias: bool) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Views:
-    """What a step of some clients on so many rows of each works with; ``flat_`` has the rows of all."""
+    """What a step of some clients on this many rows of each works with; ``flat_`` has the rows of all."""
 
     flat_products: Tensor
     products: Tensor

@@ -249,7 +249,7 @@ class ClientCache:
         self._most, self._bytes = most_bytes, 0
 
     def get(self, held: Hashable, what: str, make: Callable[[], Tensor]) -> Tensor:
-        """The one kept for these examples, or made anew; ``held`` of None names no examples."""
+        """The one kept for these examples, or a new one; ``held`` of None names no examples."""
         if held is None:
             return make()
         found = self._tensors.pop((held, what), None)
