@@ -1,10 +1,10 @@
 """What Compact(4) takes beside Selective and Everything: CPU seconds of recording, bytes.
 
-usage: python benchmarks/compact.py [--rounds N] [--repeats N]
+usage: python benchmarks/compact.py [--numbers N] [--rounds N] [--repeats N]
 
-20 clients, an MLP 784-128-10 (101,770 numbers), updates drawn by seed. The three histories record the same
-rounds in turns, each round by each of them, and what is compared is CPU time of the process (threads
-included): a busy machine slows all of them alike.
+20 clients, a model of so many numbers (101,770: an MLP 784-128-10), updates drawn by seed. The three
+histories record the same rounds in turns, each round by each of them, and what is compared is CPU time of
+the process (threads included): a busy machine slows all of them alike.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedcrab import Compact, Everything, History, Round, Selective, Updates
 from fedcrab.aggregate import fedavg
 from fedcrab.seeds import rng_for
 
-CLIENTS, SIZE = [f"{c:02}" for c in range(20)], 101_770
+CLIENTS = [f"{c:02}" for c in range(20)]
 SELECTIONS = {"selective": Selective(), "compact": Compact(), "everything": Everything()}
 
 
-def recorded(rounds: int, seed: int, place: Path) -> dict[str, tuple[float, int]]:
+def recorded(rounds: int, size: int, seed: int, place: Path) -> dict[str, tuple[float, int]]:
     """CPU seconds and bytes of each."""
-    model = rng_for(seed, "model").normal(0, 0.05, SIZE).astype(np.float32)
+    model = rng_for(seed, "model").normal(0, 0.05, size).astype(np.float32)
     histories = {
         name: History.create(place / name, model, initial_loss=1.0, selection=selection, seed=seed)
         for name, selection in SELECTIONS.items()
@@ -35,8 +35,8 @@ def recorded(rounds: int, seed: int, place: Path) -> dict[str, tuple[float, int]
     spent, rule = dict.fromkeys(SELECTIONS, 0.0), fedavg()
     for t in range(rounds):
         rng = rng_for(seed, t)
-        shared = rng.normal(0, 0.002, SIZE)
-        rows = {c: ((shared + rng.normal(0, 0.002, SIZE)).astype(np.float32), 300) for c in CLIENTS}
+        shared = rng.normal(0, 0.002, size)
+        rows = {c: ((shared + rng.normal(0, 0.002, size)).astype(np.float32), 300) for c in CLIENTS}
         updates = Updates.of(rows)
         step = rule(updates.vectors, updates.weights)
         for name, history in histories.items():
@@ -53,13 +53,14 @@ def recorded(rounds: int, seed: int, place: Path) -> dict[str, tuple[float, int]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--numbers", type=int, default=101_770)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     runs = []
     for seed in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as place:
-            runs.append(recorded(arguments.rounds, seed, Path(place)))
+            runs.append(recorded(arguments.rounds, arguments.numbers, seed, Path(place)))
     print("| history | CPU, ms per round | beside Selective | MB | of Everything |\n|---|---|---|---|---|")
     for name in SELECTIONS:
         cpu = median(run[name][0] for run in runs) / arguments.rounds

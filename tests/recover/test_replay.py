@@ -11,7 +11,7 @@ from scipy.stats import trim_mean
 from fedcrab import Compact, Everything, Plan, plan
 from fedcrab.aggregate import median, trimmed_mean
 from fedcrab.recover import replay, retrain
-from fedcrab.recover.correction import correction_of, unexplored
+from fedcrab.recover.correction import correction_of, estimated_correction, unexplored
 from fedcrab.recover.pacing import LONGEST, Pacing
 from fedcrab.recover.replay import predicted_error
 from fedcrab.recover.step import Pair, ReplayState
@@ -61,9 +61,10 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         total = sum(n for _, n in stored.values())
         mean = sum(n * u for u, n in stored.values()) / total
         v, predicted = x - history.model(t), None
-        if pairs and v.any():
-            predicted = bfgs(pairs, v)
-            predicted = predicted * min(1, np.linalg.norm(mean) / np.linalg.norm(predicted))
+        inward = [(w, c) for w, c in pairs if w @ c < 0]
+        if inward and v.any():
+            predicted, most = bfgs(inward, v), min(np.linalg.norm(mean), np.linalg.norm(v))
+            predicted = predicted * min(1, most / np.linalg.norm(predicted))
         order = rng_for(history.charter.seed, "replay", t).permutation(len(stored))
         waiting = sorted((sorted(stored)[i] for i in order), key=lambda c: last_asked.get(c, -1))
         settled = 1 + (uneven > 1.0 and not trust) if settle is None else settle
@@ -283,6 +284,18 @@ def test_clients_are_asked_at_once_where_the_history_turns_away() -> None:
     assert not Pacing(None, None, None, trust=False).contacts(state, 5, 0.29, 4.0, 1.0)
     assert not Pacing(None, None, None, trust=False).contacts(state, 5, 0.31, 4.0, 13.0)  # short
     assert not Pacing(4, None, None, trust=False).contacts(state, 5, 1.0, 4.0, 1.0)  # fixed beforehand
+
+
+def test_an_estimate_never_drives_the_models_apart() -> None:
+    """A pair that points away from the history's model is noise; what is left is as long as v at most."""
+    east, north = np.array([1, 0], np.float32), np.array([0, 1], np.float32)
+    stored, layout = Updates(("a",), np.array([[9, 9]], np.float32), np.ones(1)), Layout.flat(2)
+    outward, inward = Pair(1, east, 3 * east), Pair(2, north, -2 * north)
+    assert estimated_correction([], east, stored, layout) is None
+    assert estimated_correction([outward], east, stored, layout) is None
+    for pairs in ([inward], [outward, inward]):
+        found = estimated_correction(pairs, 0.5 * north, stored, layout)
+        np.testing.assert_allclose(found, -0.5 * north, atol=1e-6)  # not -1: that is longer than v
 
 
 def test_clients_take_turns(everything: Plan) -> None:
