@@ -44,8 +44,8 @@ from fedcrab.flower.recorder import Recorder
 from fedcrab.flower.strategy_rule import StrategyRule, needs_metrics, strategy_name
 from fedcrab.flower.waiting import Patience
 from fedcrab.history import History
-from fedcrab.recover.methods import default_method
-from fedcrab.recover.run import recover_on_clients
+from fedcrab.recover.methods import METHODS, default_method
+from fedcrab.recover.run import ALIASES, recover_on_clients
 from fedcrab.rollback.decision import Plan
 from fedcrab.rollback.malicious import listed, with_since
 from fedcrab.types import Fleet, Vector
@@ -174,8 +174,9 @@ class Aggregation:
 
     def warn_of_fewer_steps(self, history: History, asked: str | None) -> None:
         """Crab replays the kept rounds only; an optimiser on the server makes a step per round."""
-        method = asked or default_method(history)[0]
-        if self.rule is None or not method.startswith("crab") or len(history.kept) == len(history.rounds):
+        row = METHODS.get(ALIASES.get(asked, asked) if asked else default_method(history)[0])
+        kept_only = row is not None and row.by_plan and len(history.kept) < len(history.rounds)
+        if self.rule is None or not kept_only:
             return
         log(
             WARNING,
