@@ -16,7 +16,7 @@ define install
 	$(3)/bin/pip --python $(1)/bin/python install -q --no-compile -c constraints.txt $(2)
 endef
 
-.PHONY: demo test prepare chromium checks unit wheel compatibility integrations torture benchmarks clean
+.PHONY: demo test prepare chromium checks unit wheel compatibility integrations torture s3 benchmarks clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedcrab demo
@@ -64,6 +64,11 @@ integrations: $(TEST)/ready
 # Long trials: crashes, faults, tampering, fuzzing, thousands of random histories, ten times the examples of each law.
 torture: $(TEST)/ready
 	$(TEST)/bin/pytest -q -n 2 -m 'slow or hypothesis' --hypothesis-profile thorough
+
+# Histories on S3, against moto's server: thirty packages that nothing else needs.
+s3: $(TEST)/ready
+	$(TEST)/bin/pip install -q --no-compile -c constraints.txt '.[s3]' 'moto[server]>=5'
+	$(TEST)/bin/pytest -q -n 0 tests/history/test_remote.py
 
 benchmarks: $(TEST)/ready
 	$(TEST)/bin/python benchmarks/history.py

@@ -27,6 +27,8 @@ EXTRAS = {
     "mlflow": "mlflow",
     "wandb": "wandb",
     "datasets": "datasets",
+    "fsspec": "s3",
+    "s3fs": "s3",
 }
 
 

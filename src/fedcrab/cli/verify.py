@@ -19,6 +19,7 @@ from fedcrab.cli.output import (
     print_tables,
 )
 from fedcrab.errors import ConfigError
+from fedcrab.history.remote import local_place
 from fedcrab.history.verify import Verdict
 from fedcrab.history.verify import verify as verify_history
 
@@ -46,7 +47,7 @@ def verify(
     """Check every byte of a history against its hashes, or recompute a certificate from its history."""
     certificate = certificate_at(place)
     if certificate is None:
-        verdict = verify_history(place, head=head, key=key)
+        verdict = verify_history(local_place(place), head=head, key=key)
         problems, table = verdict.problems, _verdict_table(verdict)
         fine, more = "intact: all hashes match", _verdict_lines(verdict)
     else:

@@ -30,6 +30,8 @@ from fedcrab.history.ledger_state import LedgerState
 from fedcrab.history.limits import check_charter, real
 from fedcrab.history.packed import packed_errors, packed_updates, rebuilt_error, rebuilt_model
 from fedcrab.history.records import RoundRecord, Settings
+from fedcrab.history.remote import Uploader, local_place, upload
+from fedcrab.history.remote_store import RemoteStore
 from fedcrab.history.selection import Selection, Selective
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.verify import check_directory, load_state, verify
@@ -121,6 +123,8 @@ class History:
         self._writer = contents if isinstance(contents, Writer) else None
         self._read = contents if isinstance(contents, LedgerState) else None
         self._snapshots = Snapshots(path / SNAPSHOTS)
+        store = RemoteStore.of(path) if self._writer is not None else None
+        self._uploader = Uploader(path, store) if store is not None else None
 
     @classmethod
     def create(
@@ -136,6 +140,7 @@ class History:
         gram_limit: int = 1000,
         sketch_size: int = 256,
         notes: str = "",
+        remote: str | None = None,
     ) -> History:
         """Begin a history in a new directory; whole when this returns.
 
@@ -144,7 +149,9 @@ class History:
         Where it fails there is nothing, or an empty history that the same call takes up.
         ``aggregation`` is the name of the rule that makes the aggregates. ``seed`` draws the sketches of
         rounds with more than ``gram_limit`` clients; clients must not know it, and the system draws it
-        unless it is given. ``notes`` are kept as they are, newlines included: a configuration, say. All
+        unless it is given. ``notes`` are kept as they are, newlines included: a configuration, say.
+        ``remote`` is a URL (``s3://…``) to which snapshots are moved as they settle, and the ledger is copied
+        when the history is closed. All
         limits are asked before anything is created; a ConfigError says which one is in the way.
         """
         flat = is_flat(initial_model)
@@ -162,7 +169,13 @@ class History:
             sketch_size=sketch_size,
             notes=notes,
         )
+        store = None if remote is None else RemoteStore.at(remote)
+        if store is not None and not Path(path).exists():
+            store.check_empty()  # before the first round, not after the last
         create(Path(path), charter, initial_model)
+        if store is not None:
+            with file_errors(f"{path}: its remote place is not noted"):
+                store.note(Path(path))
         return cls.resume(path)
 
     @classmethod
@@ -173,8 +186,13 @@ class History:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> History:
-        """Read a history, also while it is written: the rounds committed by now, all checked."""
-        return cls(Path(path), load_state(Path(path)))
+        """Read a history, also while it is written: the rounds committed by now, all checked.
+
+        From a URL (``s3://…``) that a closed one was uploaded to, the ledger is fetched now, and each
+        snapshot when it is first read, checked against its hash.
+        """
+        place = local_place(path)
+        return cls(place, load_state(place))
 
     @staticmethod
     def verify(
@@ -188,7 +206,7 @@ class History:
         ``head`` is one noted elsewhere, which must be in the chain; ``key`` the file of a public key, by
         which the history must have been signed (``fedcrab seal``).
         """
-        return verify(Path(path), head=head, key=Path(key) if key else None).problems
+        return verify(local_place(path), head=head, key=Path(key) if key else None).problems
 
     @overload
     def record(self, round: Round) -> None: ...
@@ -225,22 +243,50 @@ class History:
         if isinstance(round, Round):
             if any(given is not None for given in (model, probe, aggregate)):
                 raise RecordError("model, probe and aggregate are for answers; a Round has all that it needs")
-            self._writer.record(round)
+            self._write(round)
             return None
         made = round_of_answers(self, round, model=model, probe=probe, aggregate=aggregate)
-        self._writer.record(made)
+        self._write(made)
         like = next((local for local, _ in round.values() if not is_flat(local)), self)
         return unflatten(made.start + made.aggregate, like)
 
+    def _write(self, round: Round) -> None:
+        if self._writer is None:
+            raise HistoryError(f"{self.path}: opened for reading; History.resume opens it for writing")
+        self._writer.record(round)
+        if self._uploader is not None:
+            self._uploader.offer(self._writer.contents.settled())
+
     def close(self) -> None:
-        """Decide the open window and seal the history; for a reader, nothing."""
+        """Decide the open window and seal the history; for a reader, nothing.
+
+        One with a ``remote`` place is then uploaded. Where that fails it is closed and whole here, and
+        :meth:`upload` goes on with what is missing.
+        """
         if self._writer is not None:
+            self._stop_uploads()
             self._writer.close()
             self._writer = None  # from here on it is read as anybody reads it
+            if self._uploader is not None:
+                upload(self.path, keep=False)
+
+    def upload(self, url: str | None = None, *, keep: bool = True) -> list[str]:
+        """Copy a closed history to a URL, by default its ``remote`` one; gives what was missing there.
+
+        Unless ``keep``, its snapshots leave this disk and are read from there.
+        """
+        if self._writer is not None:
+            raise HistoryError(f"{self.path}: still open; it is uploaded when it is closed")
+        return upload(self.path, url, keep=keep)
+
+    def _stop_uploads(self) -> None:
+        if self._uploader is not None:
+            self._uploader.stop()
 
     def release(self) -> None:
         """Stop writing without closing the history; :meth:`resume` continues from here."""
         if self._writer is not None:
+            self._stop_uploads()
             self._writer.release()
             self._writer = None  # from here on it is read as anybody reads it
 

@@ -68,6 +68,10 @@ class LedgerState:
         """Whether the snapshot of this hash must be there."""
         return snapshot in self._settled or snapshot in self.now.files()
 
+    def settled(self) -> frozenset[str]:
+        """The snapshots that stay whatever is decided later, and that no coming round is compared with."""
+        return frozenset(self._settled - self.now.files())
+
     def files(self) -> set[str]:
         """The snapshots that must be there: the keys of :meth:`needed`, without a look at the rounds."""
         return self._settled | self.now.files()

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, deserialize
 
 from fedcrab.errors import DamagedError
 from fedcrab.files import TEMPORARY, Part, read_regular, sync_directory, write_addressed, write_named
+from fedcrab.history.remote_store import RemoteStore
 from fedcrab.history.server_state import parse_state, state_parts
 from fedcrab.types import Layout, ServerState, Vector
 from fedcrab.vectors import Matrix64, Sliced
@@ -45,6 +46,13 @@ class Snapshots:
         """Where the snapshot of this hash is."""
         return self.directory / (digest + ENDING)
 
+    def found(self, digest: str) -> Path:
+        """Where the snapshot of this hash is, fetched first if it is only at the history's URL."""
+        path = self.path(digest)
+        if not path.exists() and (store := RemoteStore.of(self.directory.parent)):
+            store.get(f"{self.directory.name}/{path.name}", path, digest)
+        return path
+
     def put_model(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
         """Write the model ``start`` (or ``start + step``) with its tensors named; gives its hash."""
         return self._put(header(layout), _sums(start, step))
@@ -71,7 +79,7 @@ class Snapshots:
 
     def state(self, digest: str) -> ServerState:
         """The server's state of this hash, checked against it."""
-        path = self.path(digest)
+        path = self.found(digest)
         content = read_regular(path, limit=LARGEST_STATE)
         if hashlib.sha256(content).hexdigest() != digest:
             raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
@@ -95,11 +103,11 @@ class Snapshots:
 
     def model(self, digest: str, layout: Layout) -> Vector:
         """The model of this hash as a flat vector, checked against the hash and the layout."""
-        return read_model(self.path(digest), digest, layout)
+        return read_model(self.found(digest), digest, layout)
 
     def array(self, digest: str, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """One tensor of this hash, checked against the hash, the shape and the type."""
-        path = self.path(digest)
+        path = self.found(digest)
         items = int(np.prod(shape, dtype=object)) if shape else 1
         tensors = _read(path, digest, items * np.dtype(_DTYPES[dtype]).itemsize)
         return _tensor(path, tensors, name, shape, dtype)

@@ -24,6 +24,7 @@ from fedcrab.history.consistency import round_problems, updates_problems
 from fedcrab.history.ledger_reader import read_entries
 from fedcrab.history.ledger_state import LedgerState, NeededFile, audit
 from fedcrab.history.packed import read_packed
+from fedcrab.history.remote_store import REMOTE
 from fedcrab.history.signature import check_private
 from fedcrab.history.snapshots import ENDING, Snapshots, is_hash
 
@@ -193,7 +194,7 @@ def _strangers(directory: Path, contents: LedgerState) -> list[str]:
     """Files that a history does not account for; an open one may have unfinished and superseded ones."""
     snapshots = Snapshots(directory / SNAPSHOTS)
     sealed = contents.closed and _is_sealed(directory)
-    ours = {directory / LEDGER, directory / HEAD, directory / SIGNATURE, snapshots.directory}
+    ours = {directory / name for name in (LEDGER, HEAD, SIGNATURE, REMOTE, SNAPSHOTS)}
     ours |= {snapshots.path(digest) for digest in contents.needed()}
     wal, index = directory / f"{LEDGER}-wal", directory / f"{LEDGER}-shm"
     for left in (wal, index):  # by a reader who was there while the history was sealed; both say nothing

@@ -1,0 +1,132 @@
+"""A history whose snapshots are elsewhere: moved there as they settle, read from there as they are needed.
+
+    url/snapshots/<sha256>.safetensors   as soon as no later decision can drop them
+    url/ledger.sqlite, url/ledger.head   when the history is closed, the head last: with it, it can be opened
+
+A round counts once it is on the local disk, as ever; an upload follows it. A file leaves the local disk only
+after it is whole at the URL. An upload that is cut off is repeated by the next one, file by file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from fedcrab.errors import DamagedError, HistoryError
+from fedcrab.files import make_directory, read_regular, sync_directory, write_named
+from fedcrab.history.anchor import SIGNATURE
+from fedcrab.history.chain import HEAD, LEDGER, SNAPSHOTS, Head
+from fedcrab.history.remote_store import RemoteStore, as_url
+from fedcrab.history.snapshots import ENDING, Snapshots
+from fedcrab.history.verify import load_state
+
+CACHE = "FEDCRAB_CACHE"
+
+
+def local_place(path: str | os.PathLike[str]) -> Path:
+    """The directory of a history: itself, or where one from a URL is read, its ledger fetched if need be."""
+    url = as_url(path)
+    if url is None:
+        return Path(path)
+    store, place = RemoteStore(url), _cache() / hashlib.sha256(url.encode()).hexdigest()[:24]
+    make_directory((place / SNAPSHOTS).absolute())
+    new = store.content(HEAD)
+    if new is None:
+        raise HistoryError(f"{url}: no closed history there; a history is uploaded when it is closed")
+    if not (place / HEAD).exists() or read_regular(place / HEAD, limit=4096) != new:
+        store.get(LEDGER, place / LEDGER)
+        store.note(place)
+        write_named(place / HEAD, [new])
+    if SIGNATURE in store.sizes():
+        store.get(SIGNATURE, place / SIGNATURE)
+    return place
+
+
+def _cache() -> Path:
+    """Where histories from URLs are read: FEDCRAB_CACHE, or the user's own cache directory."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get(CACHE) or Path(home) / "fedcrab") / "histories"
+
+
+def upload(directory: Path, url: str | None = None, *, keep: bool = True) -> list[str]:
+    """Copy a closed history to a URL, the head last; gives the files that had to be copied.
+
+    ``url`` is the one it was created with, unless given. Files that are there already are not copied again.
+    Unless ``keep``, the snapshots leave this disk and are read from there.
+    """
+    store = RemoteStore.at(url) if url else RemoteStore.of(directory)
+    if store is None:
+        raise HistoryError(
+            f"{directory}: there is no URL to upload to; give one, such as s3://bucket/history"
+        )
+    contents = load_state(directory)
+    if not contents.closed or Head.read(directory).ledger is None:
+        raise HistoryError(f"{directory}: still open; it is uploaded when it is closed")
+    head = read_regular(directory / HEAD, limit=4096)
+    if store.content(HEAD) not in (None, head):
+        raise HistoryError(f"{store.url}: another history is there; choose another place")
+    copied = send(store, directory, contents.files(), keep=True)
+    for name in (SIGNATURE,) if store.content(HEAD) == head else (LEDGER, SIGNATURE, HEAD):
+        if (directory / name).exists():
+            store.put(directory / name, name)
+            copied.append(name)
+    if not keep:
+        store.note(directory)
+        _drop_local(store, directory, contents.files())
+    return copied
+
+
+def send(store: RemoteStore, directory: Path, digests: Iterable[str], *, keep: bool) -> list[str]:
+    """Upload the snapshots that are here and not there; unless ``keep``, they leave this disk after that."""
+    snapshots, there, copied = Snapshots(directory / SNAPSHOTS), store.sizes(), list[str]()
+    wanted = sorted(digests)
+    for path in (snapshots.path(digest) for digest in wanted):
+        name = f"{SNAPSHOTS}/{path.name}"
+        if path.exists() and there.get(name) != path.stat().st_size:
+            store.put(path, name)
+            copied.append(name)
+        elif not path.exists() and name not in there:
+            raise DamagedError(f"{path}: neither here nor at {store.url}")
+    if not keep:
+        _drop_local(store, directory, wanted)
+    return copied
+
+
+def _drop_local(store: RemoteStore, directory: Path, digests: Iterable[str]) -> None:
+    """Remove snapshots that are whole at the URL."""
+    there = store.sizes()
+    for digest in digests:
+        path = directory / SNAPSHOTS / (digest + ENDING)
+        if path.exists() and there.get(f"{SNAPSHOTS}/{path.name}") == path.stat().st_size:
+            path.unlink()
+    sync_directory(directory / SNAPSHOTS)
+
+
+class Uploader:
+    """Sends settled snapshots away while the training goes on; what fails is tried again with the next."""
+
+    def __init__(self, directory: Path, store: RemoteStore) -> None:
+        self._directory, self._store = directory, store
+        self._beside = ThreadPoolExecutor(1, "fedcrab-upload")
+        self._running: Future[list[str]] | None = None
+        self.failed: str | None = None  # why the last attempt did not go through
+
+    def offer(self, settled: frozenset[str]) -> None:
+        """Begin to send these, unless an earlier upload is still under way."""
+        if self._running is not None and not self._running.done():
+            return
+        self._note()
+        self._running = self._beside.submit(send, self._store, self._directory, settled, keep=False)
+
+    def _note(self) -> None:
+        running, self._running = self._running, None
+        error = running.exception() if running is not None else None
+        self.failed = str(error) if error is not None else None
+
+    def stop(self) -> None:
+        """Wait for what is under way."""
+        self._beside.shutdown()
+        self._note()

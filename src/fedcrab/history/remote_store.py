@@ -1,0 +1,159 @@
+"""Snapshots on any fsspec URL (``s3://…``, ``gs://…``, ``file://…``), fetched when they are needed.
+
+A history directory with a ``remote.json`` keeps some of its snapshots, or all of them, at the URL in it. What
+comes from there is checked against its hash before it gets its name here: nothing of it is trusted.
+Credentials and endpoints are those of the environment; the file has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedcrab.errors import ConfigError, DamagedError, HistoryError
+from fedcrab.extras import install, need_extra
+from fedcrab.files import Part, make_directory, read_json, sync_directory, write_named
+
+REMOTE = "remote.json"
+PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs", "file")  # others could be made to run or to reach anything
+PIECE = 2**20  # bytes read at a time
+PART = 8 * 2**20  # bytes of one part of an upload
+_URL = re.compile(r"([a-z][a-z0-9]*):/+(.*)", re.DOTALL)
+
+
+def as_url(path: str | os.PathLike[str]) -> str | None:
+    """The URL that this is, also where it went through a ``Path``; None of a path."""
+    found = _URL.fullmatch(os.fspath(path))
+    if found is None:
+        return None
+    protocol, rest = found.groups()
+    if protocol not in PROTOCOLS:
+        raise ConfigError(
+            f"{path}: no URL for a history; there are {', '.join(f'{p}://' for p in PROTOCOLS)}"
+        )
+    return f"{protocol}://{'/' if protocol == 'file' else ''}{rest.rstrip('/')}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStore:
+    """The files of a history at a URL, by their names."""
+
+    url: str
+
+    @classmethod
+    def at(cls, url: str) -> RemoteStore:
+        """The one at a URL, which must be one."""
+        found = as_url(url)
+        if found is None:
+            raise ConfigError(f"{url}: not a URL; give one such as s3://bucket/history")
+        return cls(found)
+
+    @classmethod
+    def of(cls, directory: Path) -> RemoteStore | None:
+        """The one that a history directory names."""
+        path = directory / REMOTE
+        if not path.exists():
+            return None
+        url = read_json(path, limit=2**16, what="the place of remote snapshots").get("url")
+        if not isinstance(url, str) or as_url(url) != url:
+            raise DamagedError(f"{path}: not the place of remote snapshots")
+        return cls(url)
+
+    def note(self, directory: Path) -> None:
+        """Have a directory name this store."""
+        write_named(directory / REMOTE, [json.dumps({"url": self.url}).encode()])
+        sync_directory(directory)
+
+    def sizes(self) -> dict[str, int]:
+        """The files that are there, whole, each with its bytes."""
+        with self._reached("not listed") as (fs, root):
+            found = fs.find(root, detail=True)
+            return {path[len(root) :].lstrip("/"): int(facts["size"]) for path, facts in found.items()}
+
+    def check_empty(self) -> None:
+        """Refuse a place where something is already."""
+        if self.sizes():
+            raise HistoryError(f"{self.url}: there is something already; choose another place")
+
+    def content(self, name: str, limit: int = 4096) -> bytes | None:
+        """The content of a small file; None where there is none."""
+        if self.sizes().get(name, limit + 1) > limit:
+            return None
+        with self._reached(f"{name} is not fetched") as (fs, root):
+            return bytes(fs.cat_file(f"{root}/{name}"))
+
+    def put(self, path: Path, name: str) -> None:
+        """Copy a file there; it has its name there only once it is whole."""
+        with self._reached(f"{name} is not uploaded") as (fs, root):
+            place = f"{root}/{name}"
+            if "file" in fs.protocol:
+                _copy_whole(path, Path(place))
+            else:
+                fs.put_file(str(path), place, chunksize=PART)
+            if fs.info(place, refresh=True)["size"] != path.stat().st_size:
+                raise OSError("it has another size there")
+
+    def get(self, name: str, path: Path, digest: str | None = None) -> None:
+        """Copy a file from there; DamagedError where it is not what its hash says, and nothing is left."""
+        with self._reached(f"{name} is not fetched") as (fs, root):
+            make_directory(path.parent.absolute())
+            try:
+                write_named(path, self._checked(fs, f"{root}/{name}", digest))
+            except FileNotFoundError as error:
+                raise DamagedError(f"{self.url}/{name}: missing") from error
+            sync_directory(path.parent)
+
+    def _checked(self, fs: Any, place: str, digest: str | None) -> Iterator[Part]:
+        """The bytes of a file, the last of them only once the hash of all is known to be right."""
+        found, last = hashlib.sha256(), b""
+        with fs.open(place, "rb") as file:
+            while piece := file.read(PIECE):
+                found.update(piece)
+                yield last
+                last = piece
+        if digest is not None and found.hexdigest() != digest:
+            raise DamagedError(
+                f"{self.url}: the content of {Path(place).name} is not what it was (sha256 differs)"
+            )
+        yield last
+
+    @contextmanager
+    def _reached(self, what: str) -> Iterator[tuple[Any, str]]:
+        """The file system behind the URL; whatever goes wrong with it is one sentence."""
+        if self.url.startswith("s3:"):
+            need_extra("s3", self.url)
+        try:
+            import fsspec
+
+            fs, root = fsspec.core.url_to_fs(self.url)
+            fs.invalidate_cache()  # others may have written there
+            yield fs, root.rstrip("/")
+        except (HistoryError, DamagedError, ConfigError):
+            raise
+        except ImportError as error:
+            raise ConfigError(f"{self.url}: {error}; {install('s3')} for s3://") from error
+        except Exception as error:  # every store has its own
+            said = " ".join(str(error).split())[:300] or type(error).__name__
+            raise HistoryError(
+                f"{self.url}: {what}: {said}; repeat it, it goes on with what is missing"
+            ) from error
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """A copy in another directory, under its name once it is on the disk."""
+
+    def pieces() -> Iterator[Part]:
+        with source.open("rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+    make_directory(target.parent)
+    write_named(target, pieces())
+    sync_directory(target.parent)
