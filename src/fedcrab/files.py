@@ -10,6 +10,8 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -281,3 +283,30 @@ def _leave_all() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_all)
+
+
+@contextmanager
+def building_site(path: Path) -> Iterator[Path]:
+    """A locked directory beside ``path``; what killed builders left there is cleared away first."""
+    prefix = f".{path.name}.creating-"
+    for abandoned in path.parent.glob(f"{prefix}*"):
+        with suppress(OSError), _directory_locked(abandoned):
+            shutil.rmtree(abandoned)
+    site = path.parent / f"{prefix}{secrets.token_hex(8)}"
+    site.mkdir()
+    with _directory_locked(site):
+        try:
+            yield site
+        except BaseException:
+            shutil.rmtree(site, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _directory_locked(directory: Path) -> Iterator[None]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)

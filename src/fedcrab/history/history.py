@@ -5,13 +5,10 @@ Making a new history: built beside its place, then moved there in one step.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import secrets
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedcrab.aggregate.mean import Aggregate
 from fedcrab.errors import ConfigError, DamagedError, HistoryError, RecordError
-from fedcrab.files import file_errors, make_directory
+from fedcrab.files import building_site, file_errors, make_directory
 from fedcrab.history.answers import ClientAnswers, ServerProbe, round_of_answers
 from fedcrab.history.chain import GENESIS, LEDGER, SNAPSHOTS, Head, link
 from fedcrab.history.ledger import Ledger
@@ -53,7 +50,7 @@ def create(path: Path, charter: Settings, initial_model: Vector) -> None:
                 return
             raise HistoryError(f"{path}: there is something already; choose another place, or resume it")
         make_directory(path.parent)
-        with _building_site(path) as site:
+        with building_site(path) as site:
             _build(site, charter, initial_model)
             load_state(site)  # what cannot be read back gets no name
             site.rename(path)
@@ -86,33 +83,6 @@ def _build(site: Path, charter: Settings, initial_model: Vector) -> None:
     finally:
         ledger.close()
     Head(1, digest, None).write(site)
-
-
-@contextmanager
-def _building_site(path: Path) -> Iterator[Path]:
-    """A locked directory beside ``path``; what killed builders left there is cleared away first."""
-    prefix = f".{path.name}.creating-"
-    for abandoned in path.parent.glob(f"{prefix}*"):
-        with suppress(OSError), _locked(abandoned):
-            shutil.rmtree(abandoned)
-    site = path.parent / f"{prefix}{secrets.token_hex(8)}"
-    site.mkdir()
-    with _locked(site):
-        try:
-            yield site
-        except BaseException:
-            shutil.rmtree(site, ignore_errors=True)
-            raise
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(fd)
 
 
 class History:
