@@ -21,10 +21,10 @@ from flwr.serverapp.strategy import (
     MultiKrum,
     Strategy,
 )
-from scenes import HASTY, SITES, Plain, everyone, grid, initial, plainly_recorded, recorded
+from scenes import HASTY, SITES, Plain, context, everyone, grid, initial, plainly_recorded, recorded
 
 from fedcrab import ConfigError, Everything, History, Selective, plan
-from fedcrab.flower import Recorder
+from fedcrab.flower import Recorder, recover_if_asked
 from fedcrab.flower.arrays import RunMetadata
 from fedcrab.history.verify import verify
 from trials.layouts import LAYOUTS
@@ -169,7 +169,9 @@ def one_more(site: str, message: Message) -> Message:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_model_of_ordinary_depth_and_a_long_configuration_are_recorded(name: str, tmp_path: Path) -> None:
+def test_a_model_of_ordinary_depth_and_a_long_configuration_are_recorded_and_recovered(
+    name: str, tmp_path: Path
+) -> None:
     layout = LAYOUTS[name]
     kinds = {False: np.float32, True: np.int64}
     arrays = ArrayRecord({f.name: Array(np.zeros(f.shape, kinds[f.integer])) for f in layout.fields})
@@ -182,6 +184,11 @@ def test_a_model_of_ordinary_depth_and_a_long_configuration_are_recorded(name: s
     assert RunMetadata.of(history).config == {"prompt": "line\n" * 2000, "lr": 0.1}
     assert set(history.final_model().tolist()) == {2.0}
     assert set(RunMetadata.of(history).model(history).arrays(history.final_model())) == set(arrays)
+    request = {"history": str(tmp_path / "h"), "malicious": SITES[0], "recovered": str(tmp_path / "out")}
+    run = context(mode="recover", method="retrain", **request)
+    found = recover_if_asked(grid(one_more, SITES[:2]), run, everyone(), patience=HASTY)
+    assert set(found.model.tolist()) == {2.0}
+    assert set(found.arrays) == set(arrays)
 
 
 def test_a_configuration_that_no_history_can_hold_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
