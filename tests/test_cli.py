@@ -321,9 +321,9 @@ def test_output_fits_and_ends_with_the_next_command(
     written = lines_of(fedcrab("report", "h", "--malicious", ids, "-o", "page.html", cwd=attacked))
     assert shown[-1] == verified[-1] == "Next: fedcrab detect h"
     assert found[-1] == f"Next: fedcrab plan h --malicious {ids}"
-    assert planned[-1] == f"Next: fedcrab recover h --malicious {ids} --out recovered"
+    assert planned[-1].startswith("Next, in Python: fedcrab.recover('h', fleet, malicious={")
     assert written[-1] == "Next: python -m webbrowser page.html"
-    in_one_piece = ("Next: ", "head ", "Suspects: ")
+    in_one_piece = ("Next", "head ", "Suspects: ")
     for line in (*shown, *found, *planned, *verified, *written):
         assert cell_len(line) <= width or line.startswith(in_one_piece), line
     assert all(any(client in line.replace("│", " ").split() for line in found) for client in BAD)
@@ -333,7 +333,7 @@ def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
     names = frozenset({"CN=a b,O=c", "it's me"})
     honest = [f"client {i}" for i in range(9)]
     rng, model = np.random.default_rng(0), np.zeros(30, np.float32)
-    with History.create(tmp_path / "my history", model, initial_loss=2.0) as history:
+    with History.create(tmp_path / "my history", model, initial_loss=2.0, notes="{}") as history:
         for t in range(8):
             answers = {c: (rng.normal(size=30) + 9 * (c in names), 1) for c in (*honest, *names)}
             updates = Updates.of(answers)
@@ -348,6 +348,23 @@ def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
     asked = json.loads(fedcrab("plan", *again[2:-2], "--json", cwd=tmp_path).stdout)
     assert set(asked["malicious"]) == names
     assert asked["since"] == dict.fromkeys(names, 3)
+
+
+@pytest.mark.parametrize(
+    ("notes", "told"),
+    [
+        ('{"flower": {}}', "Next: flwr run . --run-config \"mode='recover' malicious='a@1' history='"),
+        ('{"nvflare": {}}', "Next, in Python: job.to_server(fedcrab.nvflare.Recovery("),
+        ("", "Next, in Python: fedcrab.recover("),
+        ("{}", "Next: fedcrab recover h --malicious a --since a@1 --out recovered"),
+    ],
+)
+def test_a_plan_says_how_to_recover_where_the_clients_are(notes: str, told: str, tmp_path: Path) -> None:
+    with History.create(tmp_path / "h", np.zeros(2, np.float32), notes=notes) as history:
+        for _ in range(2):
+            history.record({c: (history.final_model() + 1, 1) for c in "abc"})
+    last = lines_of(fedcrab("plan", "h", "--malicious", "a@1", cwd=tmp_path))[-1]
+    assert last.startswith(told)
 
 
 def test_the_version(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class FittedTable:
         spare = width - frame - sum(widths)
         if spare < 0:
             return None
-        growing = [i for i, p in enumerate(places) if widths[i] < self._most(p)]
+        growing = [i for i, p in enumerate(places) if self.columns[p].prose and widths[i] < self._most(p)]
         while spare and growing:
             for i in growing[:spare]:
                 widths[i] += 1

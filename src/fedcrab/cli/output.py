@@ -90,8 +90,13 @@ def print_tables(*things: Any) -> None:
 
 def print_next(*words: str | Path) -> None:
     """The command that comes next, ready to be copied."""
-    line = "Next: " + " ".join(shlex.quote(str(word)) for word in words)
+    line = "Next: " + " ".join(_shell_word(str(word)) for word in words)
     print_tables(Text(printable(line), no_wrap=True))
+
+
+def _shell_word(word: str) -> str:
+    """A word as a shell reads it; within double quotes where it has single ones and nothing that they miss."""
+    return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
 
 
 def malicious_words(begun: Mapping[ClientId, int]) -> list[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from fedcrab.cli.detect import onset_lines
 from fedcrab.cli.output import (
@@ -20,12 +23,15 @@ from fedcrab.cli.output import (
     print_next,
     print_tables,
 )
+from fedcrab.history import History
 from fedcrab.recover.cost import planned_costs
 from fedcrab.recover.folder import open_history_or_recovery
 from fedcrab.report import tables
 from fedcrab.rollback.decision import PRESETS, plan
-from fedcrab.rollback.malicious import parse_malicious, with_since
+from fedcrab.rollback.malicious import parse_malicious, quoted, with_since
 from fedcrab.rollback.onset import onset
+from fedcrab.terminal import printable
+from fedcrab.types import ClientId
 
 app = typer.Typer()
 EvidenceOption = StrEnum("EvidenceOption", ["all", "stored"])
@@ -81,5 +87,26 @@ def plan_command(
     print_tables(*(tables.curve_table(p, name) for name, p in plans.items() if curves))
     print_tables(*tables.warnings_lines(plans))
     print_tables(*onset_lines(began, plans[chosen].since, saving))
-    more = ("--unfound", unfound) if unfound else ()
-    print_next("fedcrab", "recover", directory, *malicious_words(begun), *more, "--out", "recovered")
+    _print_next_step(history, directory, begun, unfound)
+
+
+def _print_next_step(
+    history: History, directory: Path, begun: Mapping[ClientId, int], unfound: str | None
+) -> None:
+    """How to recover, where the clients of this history are."""
+    notes = history.charter.notes
+    ids = ",".join(f"{c}@{t}" if t and quoted(c) == c else quoted(c) for c, t in begun.items())
+    if notes.startswith('{"flower":'):
+        config = {"mode": "recover", "malicious": ids, "history": history.path.absolute()}
+        told = " ".join(f"{name}='{value}'" for name, value in config.items())
+        print_next("flwr", "run", ".", "--run-config", told, "--stream")
+    elif notes.startswith('{"nvflare":'):
+        told = f"job.to_server(fedcrab.nvflare.Recovery({str(history.path)!r}, malicious={ids!r}))"
+        print_tables(Text(printable(f"Next, in Python: {told}"), no_wrap=True))
+    elif not notes:
+        bad = "{" + ", ".join(map(repr, begun)) + "}"
+        told = f"fedcrab.recover({str(history.path)!r}, fleet, malicious={bad}, out='recovered')"
+        print_tables(Text(printable(f"Next, in Python: {told}  # docs/own-loop.md"), no_wrap=True))
+    else:
+        more = ("--unfound", unfound) if unfound else ()
+        print_next("fedcrab", "recover", directory, *malicious_words(begun), *more, "--out", "recovered")

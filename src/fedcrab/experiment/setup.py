@@ -237,7 +237,7 @@ def setup_of(history: History, workers: int | None) -> Setup:
     if not history.charter.notes:
         raise ConfigError(
             f"{history.path}: carries no configuration of simulated clients; recover it with "
-            "fedcrab.recover over a fleet of your own"
+            "fedcrab.recover over a fleet of your own (docs/own-loop.md)"
         )
     if history.charter.notes.startswith('{"flower":'):
         raise ConfigError(
