@@ -95,7 +95,7 @@ def print_next(*words: str | Path) -> None:
 
 
 def _shell_word(word: str) -> str:
-    """A word as a shell reads it; within double quotes where it has single ones and nothing that they miss."""
+    """A word as a shell reads it; between double quotes where it has single ones and nothing special."""
     return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
 
 
