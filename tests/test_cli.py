@@ -289,7 +289,7 @@ def test_a_shell_asks_the_program(place: Path) -> None:
     asked = {"_FEDCRAB_COMPLETE": "complete_bash", "COMP_WORDS": "fedcrab plan h --malicious 1"}
     environment = {**os.environ, **asked, "COMP_CWORD": "4"}
     command = [sys.executable, "-c", "from fedcrab.cli import main; main()"]
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=600)
     assert done.stdout.split() == ["1", "10"]
 
 

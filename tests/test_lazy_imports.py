@@ -15,7 +15,7 @@ SHOWN = "import sys, json; sys.stdout.write(chr(10) + json.dumps(sorted(sys.modu
 def imported(program: str) -> set[str]:
     """The modules that a program has imported when it ends."""
     command = [sys.executable, "-c", f"{program}\n{SHOWN}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -71,7 +71,7 @@ def test_on_a_terminal_a_line_moves_and_vanishes() -> None:
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, env=environment, timeout=600)
     os.close(theirs)
-    listening.join(60)
+    listening.join(600)
     os.close(ours)
     shown = heard.decode()
     assert (done.returncode, done.stdout) == (0, b"")

@@ -15,6 +15,6 @@ def browser() -> Iterator[Any]:
         pytest.skip("no Chromium here; `make chromium` installs it")
     driver = pytest.importorskip("playwright.sync_api")
     with driver.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=300_000)
         yield chromium
         chromium.close()

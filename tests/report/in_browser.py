@@ -66,6 +66,7 @@ def opened(browser: Any, path: Path, **context: Any) -> Iterator[Opened]:
     """A page, closed at the end; it must not have complained or asked for anything."""
     context = {"viewport": {"width": 1280, "height": 900}, **context}
     tab = browser.new_context(**context)
+    tab.set_default_timeout(300_000)  # ms; a busy machine takes its time
     try:
         page = Opened(tab.new_page())
         page.page.goto(path.as_uri())

@@ -73,7 +73,7 @@ def test_a_recovery_that_kept_the_backdoor_is_not_recommended(
 
 def until(page: Opened, condition: str) -> None:
     """Wait for the page, without the eval that its policy refuses."""
-    for _ in range(200):
+    for _ in range(6000):
         if page.page.evaluate(condition):
             return
         page.page.wait_for_timeout(50)

@@ -117,7 +117,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_numbers(whole: Path, tmp_pa
     (tmp_path / "suite.toml").write_text(text)
     command = [sys.executable, "-m", "fedcrab", "bench", "suite.toml", "--jobs", "2"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600
     while not cells(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.002)  # polling for a state of the disk; nothing signals it

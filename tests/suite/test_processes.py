@@ -33,6 +33,6 @@ def test_one_dies_alone_is_replaced_and_leaving_ends_the_rest() -> None:
     finally:
         started = time.monotonic()
         executor.shutdown(cancel_futures=True)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 300  # and not the 600 that they would sleep
     assert wait(asleep, timeout=0).not_done == set()
     assert heard == ["a word"]
