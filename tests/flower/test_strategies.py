@@ -311,3 +311,54 @@ def test_a_state_that_cannot_be_kept_is_refused_where_it_would_be_needed(tmp_pat
     with pytest.raises(ConfigError, match=r"Secretive.kept cannot be kept .* from round 2"):
         recovered(everyone(Secretive), tmp_path / "h", tmp_path / "out", client(), **request)
     assert recovered(everyone(Secretive), tmp_path / "h", tmp_path / "out", client(), method="retrain")
+
+
+class Nesterov(FedAvg):
+    """A strategy of one's own: its state by ``state_dict``, its nodes looked up by name."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self._speed, self._before = {}, None
+
+    def state_dict(self):
+        return {"speed": self._speed}
+
+    def load_state_dict(self, state):
+        self._speed = dict(state["speed"])
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self._before = {name: array.numpy() for name, array in arrays.items()}
+        names = {node.node_id: node.name for node in grid.get_nodes()}
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        assert all(names[m.metadata.dst_node_id].startswith("site-") for m in messages)
+        return messages
+
+    def aggregate_train(self, server_round, replies):
+        made, metrics = super().aggregate_train(server_round, replies)
+        for name, array in self._before.items():
+            moved = made[name].numpy() - array
+            self._speed[name] = 0.5 * self._speed.get(name, np.zeros_like(moved)) + moved
+        after = {name: Array(a + 0.5 * self._speed[name]) for name, a in self._before.items()}
+        return ArrayRecord(after), metrics
+
+
+def test_a_strategy_of_ones_own_says_itself_what_it_keeps(tmp_path: Path) -> None:
+    trained(everyone(Nesterov), SITES, client(), tmp_path / "h")
+    state = History.open(tmp_path / "h").server_state(2)
+    assert list(state.values) == ["0.state_dict()"]
+    assert sorted(a.shape for a in state.arrays.values()) == [(4,), (12, 4)]
+    alone = trained(everyone(Nesterov), HONEST, client())
+    found = recovered(everyone(Nesterov), tmp_path / "h", tmp_path / "out", client(), method="retrain")
+    assert np.abs(flat(found.arrays) - alone).max() < 1e-5
+
+
+def test_crab_says_that_an_optimiser_makes_fewer_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, _ = STRATEGIES["fedadam"]
+    recorder = Recorder(make(8), tmp_path / "h", patience=HASTY, selection=Selective(rounds=0.5))
+    recorder.start(grid(client()), initial(), num_rounds=ROUNDS, train_config=ConfigRecord({"lr": 0.8}))
+    said: list[str] = []
+    monkeypatch.setattr("fedcrab.flower.recovery.log", lambda _, text, *more: said.append(text % more))
+    recovered(make(8), tmp_path / "h", tmp_path / "out", client())
+    assert [line for line in said if "of 4 rounds, and FedAdam makes one step in each" in line]
