@@ -19,6 +19,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -213,13 +214,14 @@ def _rounded(row: Row) -> Row:
 
 
 def trainings(parts: Sequence[str], seeds: int) -> Iterator[tuple[str, str, str, float, str, int]]:
-    """What each training is: data, model, spread, fraction, kind, seed; the parts take turns."""
-    for turn in range(seeds):
-        for part in parts:
-            for d, data in enumerate(DATA):
-                for s, spread in enumerate(SPREADS):
-                    seed = FIRST + 100 * turn + 10 * list(PARTS).index(part) + 3 * d + s
-                    yield from ((data, *rest) for rest in PARTS[part](data, spread, seed, turn))
+    """What each training is: data, model, spread, fraction, kind, seed; those that take longest come last."""
+    for slow in (False, True):
+        for turn, part, (d, data) in product(range(seeds), parts, enumerate(DATA)):
+            if slow != (data == "cifar10"):
+                continue
+            for s, spread in enumerate(SPREADS):
+                seed = FIRST + 100 * turn + 10 * list(PARTS).index(part) + 3 * d + s
+                yield from ((data, *rest) for rest in PARTS[part](data, spread, seed, turn))
 
 
 def _mlp(data: str, spread: str, seed: int, turn: int) -> list[tuple[str, str, float, str, int]]:
