@@ -23,8 +23,8 @@ SPREADS = ("iid", "dirichlet-0.5", "dirichlet-0.1")
 FRACTIONS = (0.1, 0.25, 0.4)
 ROUNDS, EXAMPLES = 20, 200
 LEAST = 5  # examples that an attacker must be able to mislabel
-BOOST = {0.1: 6.0, 0.25: 3.0, 0.4: 2.0}  # so few need it to be heard
-STARTS = (0, 0, 4, 8)  # the first poisoned round, drawn
+BOOST = {0.1: 8.0, 0.25: 4.0, 0.4: 2.0}  # so few need it to be heard
+STARTS = (0, 0, 2, 5)  # the first poisoned round, drawn
 LEARNING = {  # rate and epochs that train each model in so few rounds
     "mlp": (0.05, 3),
     "cnn": (0.05, 3),
