@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING
 from fedcrab.extras import on_first_use
 
 if TYPE_CHECKING:
-    from fedcrab import detect, evaluate, loggers, recover, report
+    from fedcrab import detect, loggers, recover
     from fedcrab.admission import Answer, admit
     from fedcrab.certificate import Assumptions, Certificate, certify
     from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
+    from fedcrab.evaluate import evaluate
     from fedcrab.function_fleet import fleet
     from fedcrab.history import Compact, Every, Everything, History, Selective
     from fedcrab.module_probe import probe
+    from fedcrab.report import report
     from fedcrab.rollback.decision import PRESETS, Plan, plan
     from fedcrab.state_dicts import flatten, unflatten
     from fedcrab.types import ClientId, Field, Fleet, Layout, Rejection, Round, Updates, Vector
