@@ -107,10 +107,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         group = [row for row in rows if (row["attack"], row["spread"]) == (attack, spread)]
         lines += [f"| {attack}, {spread} | {rule} | {_line(group, rule)} |" for rule in RULES if group]
     above = [_over(row, rule) for row in rows for rule in RULES]
-    lines += [
-        "",
-        f"{sum(over <= CLOSE for over in above)} of {len(above)} are within 5 points of training again.",
-    ]
+    close = sum(over <= CLOSE for over in above)
+    lines += ["", f"{close} of {len(above)} recoveries end at most 5 points of ASR above training again."]
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ rounds without contact there left 2 to 4 points of a backdoor's success behind.)
 The last fortieth of the rounds asks every honest participant, at least one round does, and one more where
 the clients are uneven (spread > UNEVEN · step).
 
-The constants were set on 16 incidents and 8 trainings with seeds 5000 to 5111: MNIST and Fashion-MNIST, IID
+The constants were set on 14 incidents and 6 trainings with seeds 5000 to 5200: MNIST and Fashion-MNIST, IID
 and Dirichlet 0.1 to 0.5, 5 to 50% attackers. Few asked often are better than more asked seldom.
 """
 
