@@ -74,6 +74,11 @@ class Deployment:
         (place / "project.yml").write_text(PROJECT.format(port=free_port(), sites=listed))
         self.command("nvflare provision -p project.yml -w ws --force")
         self.kits = place / "ws" / "trial" / "prod_00"
+        for path in self.kits.glob(
+            "*/local/resources.json.default"
+        ):  # servers would share their jobs in /tmp
+            text = path.read_text().replace("/tmp/nvflare", str(place / "store"))
+            path.with_name("resources.json").write_text(text)
 
     def command(self, command: str) -> str:
         """Run to the end, in the trial's place."""

@@ -190,6 +190,22 @@ def test_the_recovered_model_is_saved_where_the_job_saves(tmp_path: Path, poison
     assert apart(saved.saved, model(tmp_path / "crab-hardened", poisoned / "h")) == 0
 
 
+def test_sites_are_told_what_the_training_told_them(tmp_path: Path) -> None:
+    heard: list[tuple[int, dict[str, Any]]] = []
+
+    def hearing(round: int, params: dict[str, Any], meta: dict[str, Any]) -> Any:
+        heard.append((round, {k: v for k, v in meta.items() if "prox" in k or k == "total_rounds"}))
+        return pulled("site-1")(round, params, meta)
+
+    who = sites(site_1=hearing, site_2=pulled("site-2", ATTACK))
+    assert trained(tmp_path / "h", who, rounds=3, job={"fedprox_mu": 0.3})[0].failures == []
+    trained_with, heard[:] = list(heard), []
+    again = sites(site_1=hearing, site_2=never("site-2"))
+    assert recover(tmp_path / "h", tmp_path / "out", again, method="retrain").failures == []
+    assert heard == trained_with
+    assert len(heard[0][1]) > 1  # the coefficient among it
+
+
 def test_settings_are_checked_where_the_job_is_made() -> None:
     for given, told in (
         ({"malicious": ""}, "names no site"),
