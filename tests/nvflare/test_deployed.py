@@ -53,7 +53,7 @@ def recover(trial: Deployment, folder: Path, out: Path) -> None:
     until(lambda: (out / "retrain" / "summary.json").exists(), trial)
 
 
-@pytest.mark.long(90)
+@pytest.mark.slow
 def test_a_server_killed_in_training_and_the_recovery_on_the_same_sites(tmp_path: Path) -> None:
     history, out = tmp_path / "h", tmp_path / "out"
     with deployed(tmp_path, 3) as trial:
