@@ -123,7 +123,7 @@ CREATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "initial_loss": ({"initial_loss": float("nan")}, {"initial_loss": 10**400}),
     "initial_loss, a number": ({"initial_loss": np.float32(3)}, {"initial_loss": "3"}),
     "selection": ({"selection": Every(3)}, {"selection": "everything"}),
-    "model": ({"model": MODEL + LARGEST}, {"model": MODEL + np.float32(np.inf)}),
+    "model": ({"model": np.full_like(MODEL, LARGEST)}, {"model": MODEL + np.float32(np.inf)}),
     "model, float32": ({"model": MODEL}, {"model": [0.0, 0.0]}),
     "layout": ({"layout": Layout.flat(2)}, {"layout": ["model"]}),
 }
@@ -191,7 +191,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "other rows": ({"updates": Updates(("a",), np.ones((1, 3), np.float32), np.ones(1))}, "3 numbers"),
     "a step by nobody": ({"updates": no_updates(2)}, "its aggregate must be zero"),
-    "an overflow": ({"start": MODEL + LARGEST, "aggregate": MODEL + LARGEST}, "beyond float32"),
+    "an overflow": (
+        {"start": np.full_like(MODEL, LARGEST), "aggregate": np.full_like(MODEL, LARGEST)},
+        "beyond float32",
+    ),
     "a text for a loss": ({"loss": "low"}, "the loss must be a number"),
     "a huge loss": ({"loss": 10**400}, "the loss must be a number, got a whole number of 1329 bits"),
     "an array for a divergence": ({"divergence": np.ones(1)}, "the divergence must be a number"),

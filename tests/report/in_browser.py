@@ -50,6 +50,12 @@ class Opened:
         ids = self.page.evaluate("JSON.parse(document.getElementById('facts').textContent).clients")
         self.page.locator(f'#map-clients button[data-client="{ids.index(client)}"]').click()
 
+    def choose(self, name: str, value: str) -> None:
+        """Click a radio button where it is, though the page may just be laid out again."""
+        button = self.page.locator(f'input[name="{name}"][value="{value}"]')
+        button.evaluate("button => button.click()")
+        assert button.is_checked()
+
     def answer(self) -> dict[str, Any]:
         """What the page has computed last."""
         answer: dict[str, Any] = self.page.evaluate(ANSWER)

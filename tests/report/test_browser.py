@@ -76,7 +76,7 @@ def _change(
     else:
         options = {"evidence": ["all", "stored"], "rule": ["prefix", "last"]}[what]
         settings[what] = rng.choice(options)
-        page.page.locator(f'input[name="{what}"][value="{settings[what]}"]').check(force=True)
+        page.choose(what, settings[what])
 
 
 def test_both_presets_are_answered(history: History, browser: Any, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_both_presets_are_answered(history: History, browser: Any, tmp_path: Pat
         answer = page.answer()
         same(answer["paper"], plan_of(history, ["2", "5"], **PRESETS["paper"]))
         same(answer["hardened"], plan_of(history, ["2", "5"]))
-        page.page.locator('input[name="preset"][value="paper"]').check(force=True)
+        page.choose("preset", "paper")
         same(page.answer()["plan"], plan_of(history, ["2", "5"], **PRESETS["paper"]))
 
 

@@ -101,7 +101,7 @@ def test_the_address_keeps_the_view(attacked: History, browser: Any, tmp_path: P
         page.click_client("4")
         page.page.select_option("#sort", "id")
         page.page.fill("#beta-number", "0.25")
-        page.page.locator('input[name="rule"][value="last"]').check(force=True)
+        page.choose("rule", "last")
         page.page.locator("#sections a", has_text="Cost").click()
         until(page, "location.hash.includes('at=cost')")
         before = page.answer()["plan"]
