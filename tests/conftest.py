@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 # No deadline: the time says more about the machine than about the code. `make torture` tries more examples.
-settings.register_profile("brief", deadline=None, max_examples=40)
+settings.register_profile("brief", deadline=None, max_examples=30)
 settings.register_profile("thorough", deadline=None, max_examples=400)
 settings.load_profile("brief")
 

@@ -87,7 +87,7 @@ relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.long(15)
-@settings(relaxed, max_examples=80)
+@settings(relaxed, max_examples=50)
 @given(trainings(), st.sampled_from([0.0, 0.1, 0.3, 1.0]))
 def test_decisions_equal_the_naive_ones(training: Training, beta: float) -> None:
     check(training, beta)
