@@ -329,8 +329,10 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 def _connect(path: Path, sealed: bool) -> sqlite3.Connection:
     """A connection that cannot write, and that a small file cannot make allocate much."""
-    wal = path.with_name(path.name + "-wal")
-    pending = wal.stat().st_size if wal.exists() else 0
+    try:
+        pending = path.with_name(path.name + "-wal").stat().st_size
+    except FileNotFoundError:  # none, or its writer has just closed the ledger
+        pending = 0
     mode = "mode=ro&immutable=1" if sealed else "mode=ro"
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
     try:

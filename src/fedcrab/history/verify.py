@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
 import numpy as np
@@ -146,9 +146,13 @@ def _kind_problem(directory: Path) -> str | None:
     """A thing that is not what it must be: SQLite would follow a link, and wait for ever at a pipe."""
     kinds = {LEDGER: S_ISREG, f"{LEDGER}-wal": S_ISREG, f"{LEDGER}-shm": S_ISREG, SNAPSHOTS: S_ISDIR}
     for path in (directory / name for name in kinds):
-        if path.is_symlink():
+        try:
+            mode = path.lstat().st_mode  # one look: a writer may take its files away at any moment
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if S_ISLNK(mode):
             return f"{path}: a link, where the thing itself must be"
-        if path.exists() and not kinds[path.name](path.stat().st_mode):
+        if not kinds[path.name](mode):
             return f"{path}: not a plain file or directory as it must be"
     return None if (directory / LEDGER).exists() else f"{directory / LEDGER}: missing"
 
