@@ -127,8 +127,8 @@ def test_only_those_asked_are_in_a_round(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [False, True], ids=["persistor", "model"])
 def test_a_job_that_was_killed_goes_on_in_a_new_one(tmp_path: Path, given: bool) -> None:
-    def dying(round: int, params: dict[str, Any], meta: dict[str, Any]) -> Any:
-        return failure() if round == 2 else pulled("site-1")(round, params, meta)
+    def dying(site: str) -> Any:  # all of them: the job must not end the round before it ends itself
+        return lambda t, *sent: failure() if t == 2 else pulled(site)(t, *sent)
 
     told: list[tuple[int, int]] = []
 
@@ -137,7 +137,8 @@ def test_a_job_that_was_killed_goes_on_in_a_new_one(tmp_path: Path, given: bool)
         return pulled("site-1")(round, params, meta)
 
     trained(tmp_path / "whole", rounds=5)
-    outcome, _ = trained(tmp_path / "h", sites(site_1=dying), rounds=5)
+    everybody = {site.replace("-", "_"): dying(site) for site in sites()}
+    outcome, _ = trained(tmp_path / "h", sites(**everybody), rounds=5)
     assert outcome.failures
     assert (len(History.open(tmp_path / "h").rounds), History.open(tmp_path / "h").closed) == (2, False)
     job = {"model": initial(), "save_filename": str(tmp_path / "model")} if given else {}
