@@ -90,7 +90,10 @@ def print_tables(*things: Any) -> None:
 
 def print_next(*words: str | Path) -> None:
     """The command that comes next, ready to be copied."""
-    line = "Next: " + " ".join(_shell_word(str(word)) for word in words)
+    from fedcrab.history.remote_store import as_url
+
+    said = (as_url(word) or str(word) if isinstance(word, Path) else word for word in words)
+    line = "Next: " + " ".join(map(_shell_word, said))
     print_tables(Text(printable(line), no_wrap=True))
 
 

@@ -28,7 +28,7 @@ from fedcrab.history.limits import check_charter, real
 from fedcrab.history.packed import packed_errors, packed_updates, rebuilt_error, rebuilt_model
 from fedcrab.history.records import RoundRecord, Settings
 from fedcrab.history.remote import Uploader, local_place, upload
-from fedcrab.history.remote_store import RemoteStore
+from fedcrab.history.remote_store import RemoteStore, as_url
 from fedcrab.history.selection import Selection, Selective
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.verify import check_directory, load_state, verify
@@ -90,6 +90,7 @@ class History:
 
     def __init__(self, path: Path, contents: LedgerState | Writer) -> None:
         self.path = path
+        self.where = str(path)  # for people: the URL that it was opened from, where it was
         self._writer = contents if isinstance(contents, Writer) else None
         self._read = contents if isinstance(contents, LedgerState) else None
         self._snapshots = Snapshots(path / SNAPSHOTS)
@@ -162,7 +163,9 @@ class History:
         snapshot when it is first read, checked against its hash.
         """
         place = local_place(path)
-        return cls(place, load_state(place))
+        found = cls(place, load_state(place))
+        found.where = as_url(path) or str(place)
+        return found
 
     @staticmethod
     def verify(

@@ -102,7 +102,7 @@ def history_data(history: History, clients: PageClients) -> dict[str, Any]:
     contents, charter = history.contents, history.charter
     broken, gone = earlier_recoveries(history)
     return {
-        "path": str(history.path),
+        "path": history.where,
         "head": contents.head,
         "closed": history.closed,
         "parameters": charter.layout.size,

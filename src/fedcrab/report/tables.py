@@ -64,7 +64,7 @@ def to_table(history: History) -> dict[str, Any]:
     """A history as plain values."""
     contents, charter = history.contents, history.charter
     return {
-        "path": str(history.path),
+        "path": history.where,
         "closed": history.closed,
         "parameters": charter.layout.size,
         "aggregation": charter.aggregation,
@@ -119,7 +119,7 @@ def headline(history: History) -> Text:
     windows, rounds = len(history.contents.windows), len(history.rounds)
     state = "closed" if history.closed else "open"
     return Text(
-        f"{history.path}: {state}, {rounds} rounds in {windows} windows, {len(history.kept)} kept, "
+        f"{history.where}: {state}, {rounds} rounds in {windows} windows, {len(history.kept)} kept, "
         f"{len(history.clients)} clients, {history.charter.layout.size:,} numbers, "
         f"aggregated by {history.charter.aggregation}"
     )
