@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from fedcrab.extras import on_first_use
 
 if TYPE_CHECKING:
-    from fedcrab import detect, loggers, recover
+    from fedcrab import aggregate, attack, detect, loggers, simulate, train
     from fedcrab.admission import Answer, admit
     from fedcrab.certificate import Assumptions, Certificate, certify
     from fedcrab.errors import ConfigError, DamagedError, FedcrabError, HistoryError, RecordError
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from fedcrab.function_fleet import fleet
     from fedcrab.history import Compact, Every, Everything, History, Selective
     from fedcrab.module_probe import probe
+    from fedcrab.recover.run import Recovery
+    from fedcrab.recover.step import Step
+    from fedcrab.recover.typed_package import recover
     from fedcrab.report import report
     from fedcrab.rollback.decision import PRESETS, Plan, plan
     from fedcrab.state_dicts import flatten, unflatten
@@ -21,11 +24,15 @@ else:  # each when it is first used: a command imports only what it needs
     __getattr__ = on_first_use(
         __name__,
         {
+            "fedcrab.aggregate": (),
+            "fedcrab.attack": (),
             "fedcrab.detect": (),
             "fedcrab.evaluate": (),
             "fedcrab.loggers": (),
             "fedcrab.recover": (),
             "fedcrab.report": (),
+            "fedcrab.simulate": (),
+            "fedcrab.train": (),
             "fedcrab.function_fleet": ("fleet",),
             "fedcrab.module_probe": ("probe",),
             "fedcrab.state_dicts": ("flatten", "unflatten"),
@@ -39,6 +46,8 @@ else:  # each when it is first used: a command imports only what it needs
                 "RecordError",
             ),
             "fedcrab.history": ("Compact", "Every", "Everything", "History", "Selective"),
+            "fedcrab.recover.run": ("Recovery",),
+            "fedcrab.recover.step": ("Step",),
             "fedcrab.rollback.decision": ("PRESETS", "Plan", "plan"),
             "fedcrab.types": (
                 *("ClientId", "Field", "Fleet", "Layout", "Rejection", "Round", "Updates", "Vector"),
@@ -66,12 +75,16 @@ __all__ = [
     "Layout",
     "Plan",
     "RecordError",
+    "Recovery",
     "Rejection",
     "Round",
     "Selective",
+    "Step",
     "Updates",
     "Vector",
     "admit",
+    "aggregate",
+    "attack",
     "certify",
     "detect",
     "evaluate",
@@ -82,6 +95,8 @@ __all__ = [
     "probe",
     "recover",
     "report",
+    "simulate",
+    "train",
     "unflatten",
 ]
 
