@@ -14,7 +14,7 @@ from flare_processes import ROOT, end_all, environment
 
 APP = ROOT / "examples" / "nvflare"
 ADMIN = "admin@trial.org"  # as in the operator's program
-AMPLE = 300.0  # seconds that a process may take to be there; on a busy machine it needs dozens
+AMPLE = 900.0  # seconds that a process may take to be there; on a busy machine it needs minutes
 PROJECT = """
 api_version: 3
 name: trial
@@ -35,7 +35,7 @@ import sys, time
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 kit, order, given, *names = sys.argv[1:]
-end = time.monotonic() + 240
+end = time.monotonic() + 600
 while True:
     try:
         session = new_secure_session("admin@trial.org", kit, timeout=10.0)

@@ -33,9 +33,9 @@ Site = Callable[[int, dict[str, Any], dict[str, Any]], "Shareable | None"]
 class Engine(ServerEngineSpec):
     """As much of a server's engine as a runner needs in one process."""
 
-    def __init__(self, sites: Mapping[str, Site], handlers: list[Any], persistor: "Persistor") -> None:
+    def __init__(self, sites: Mapping[str, Site], handlers: list[Any], components: Mapping[str, Any]) -> None:
         self.clients = {name: Client(name, f"token-{name}") for name in sites}
-        self.handlers, self.persistor = handlers, persistor
+        self.handlers, self.components = handlers, components
         self.contexts = FLContextManager(self, "server", JOB)
 
     def new_context(self) -> FLContext:
@@ -50,8 +50,8 @@ class Engine(ServerEngineSpec):
     def get_participating_clients(self) -> dict[str, Client]:
         return {}
 
-    def get_component(self, component_id: str) -> "Persistor | None":
-        return self.persistor
+    def get_component(self, component_id: str) -> Any:
+        return self.components.get(component_id)
 
     def register_aux_message_handler(self, topic: str, message_handle_func: Any) -> None: ...
 
@@ -80,12 +80,14 @@ class Persistor(ModelPersistor):
         self.saved = {k: np.array(v) for k, v in model["weights"].items()}
 
 
-def run(controller: Any, sites: Mapping[str, Site], persistor: Persistor | None = None) -> "Outcome":
+def run(
+    controller: Any, sites: Mapping[str, Site], persistor: Persistor | None = None, **components: Any
+) -> "Outcome":
     """Run a job to its end; the sites answer on threads of their own."""
-    handlers = [controller]
+    handlers = [controller, *components.values()]
     if getattr(controller, "aggregator", None) is not None:
         handlers.append(controller.aggregator)
-    engine = Engine(sites, handlers, persistor or Persistor())
+    engine = Engine(sites, handlers, {"persistor": persistor or Persistor(), **components})
     communicator = WFCommServer(task_check_period=0.01)
     controller.set_communicator(communicator)
     handlers.append(communicator)

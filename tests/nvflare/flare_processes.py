@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,32 +17,8 @@ def environment(place: Path) -> dict[str, str]:
     (without / "torch.py").write_text("raise ImportError('not needed here')\n")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     own = {"HOME": str(place), "OMP_NUM_THREADS": "1", "PATH": path, "WITHOUT_TORCH": str(without)}
+    own["SIMULATOR"] = str(Path(__file__).parent / "simulator")
     return {**os.environ, **own, "PYTHONPATH": str(ROOT / "src")}
-
-
-def patiently(command: str, place: Path, env: dict[str, str], *, seconds: float = 240) -> tuple[int, str]:
-    """Run a command to its end; its exit code and what it printed.
-
-    The workers of FLARE's simulator share one dictionary while they start: two of them may be told the same
-    name, and the round then waits for ever for the other one. Such a run is ended and repeated; it goes on
-    after the last recorded round, or step.
-    """
-    for attempt in range(4):
-        with subprocess.Popen(
-            ["sh", "-c", command],
-            cwd=place,
-            env=env,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as process:
-            try:
-                printed, _ = process.communicate(timeout=900 if attempt == 3 else seconds)
-                return process.returncode, printed
-            except subprocess.TimeoutExpired:
-                end_all(place)
-                process.kill()
-    return 1, "ended four times"
 
 
 def processes(place: Path) -> dict[int, str]:

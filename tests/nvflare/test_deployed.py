@@ -3,6 +3,7 @@
 import random
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -81,45 +82,40 @@ def test_a_server_killed_in_training_and_the_recovery_on_the_same_sites(tmp_path
     assert fooled[0] > 0.5 > 0.2 > fooled[1]
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One server and three sites, which all kills share."""
+    with deployed(tmp_path_factory.mktemp("kills"), 3) as trial:
+        yield trial
+
+
 @pytest.mark.slow
-def test_sites_and_servers_killed_at_random_moments(tmp_path: Path) -> None:
-    """Ten kills in training and in recovery: no recorded round, and no step, is lost or changed."""
-    draw, told = random.Random(18), []
-    with deployed(tmp_path, 3) as trial:
-        for run in range(10):
-            party, late = draw.choice(["localhost", "site-1", "site-3"]), run % 2 == 1
-            history, out = tmp_path / f"h{run}", tmp_path / f"out{run}"
-            folder = training(tmp_path, f"train{run}", history, rounds=5, attackers="site-2")
-            given = {
-                "history": str(history),
-                "malicious": "site-2",
-                "recovered": str(out),
-                "method": "retrain",
-            }
-            again = recovery(tmp_path, f"recover{run}", given)
-            job = trial.submit(folder)
-            if late:
-                until(lambda h=history: History.open(h).closed, trial)
-                job = trial.submit(again)
-            wanted = draw.randrange(1, 4)
-            until(
-                lambda wanted=wanted, late=late, h=history, o=out: (
-                    (steps(o) if late else recorded(h)) >= wanted
-                ),
-                trial,
-            )
-            time.sleep(draw.random())
-            killed_and_back(trial, job, party)
-            before, done = [r.after for r in History.open(history).rounds], steps(out)
-            if not late:
-                train(trial, folder, history)
-            recover(trial, again, out)
-            found = History.open(history)
-            assert History.verify(history) == []
-            assert [r.after for r in found.rounds][: len(before)] == before
-            assert len(found.rounds) == 5
-            model = RecoveryFolder.open(out / "retrain").model(found).reshape(65, 10)
-            assert np.abs(model - honest_model(5)).max() < 1e-5
-            told.append((party, "recovery" if late else "training", len(before), done))
-            print("killed", *told[-1], flush=True)
-    assert len(told) == 10
+@pytest.mark.parametrize("run", range(10))
+def test_a_site_or_the_server_killed_at_a_random_moment(shared: Deployment, run: int) -> None:
+    """Even runs kill in training, odd ones in recovery: no recorded round or step is lost or changed."""
+    draw, late = random.Random(1800 + run), run % 2 == 1
+    party, wanted = draw.choice(["localhost", "site-1", "site-3"]), draw.randrange(1, 4)
+    place, history, out = shared.place, shared.place / f"h{run}", shared.place / f"out{run}"
+    folder = training(place, f"train{run}", history, rounds=5, attackers="site-2")
+    given = {"history": str(history), "malicious": "site-2", "recovered": str(out), "method": "retrain"}
+    again = recovery(place, f"recover{run}", given)
+    job = shared.submit(folder)
+    if late:
+        until(lambda: History.open(history).closed, shared)
+        job = shared.submit(again)
+    until(lambda: (steps(out) if late else recorded(history)) >= wanted, shared)
+    time.sleep(draw.random())
+    killed_and_back(shared, job, party)
+    before, done = [r.after for r in History.open(history).rounds], steps(out)
+    if not late:
+        train(shared, folder, history)
+    recover(shared, again, out)
+    found = History.open(history)
+    assert History.verify(history) == []
+    assert [r.after for r in found.rounds][: len(before)] == before
+    assert len(found.rounds) == 5
+    model = RecoveryFolder.open(out / "retrain").model(found).reshape(65, 10)
+    assert np.abs(model - honest_model(5)).max() < 1e-5
+    print(
+        f"killed {party} in {'recovery' if late else 'training'}: {len(before)} rounds, {done} steps before"
+    )

@@ -8,7 +8,8 @@ except ImportError as error:
     ) from error
 
 from fedcrab.nvflare.fleet import FlareFleet
+from fedcrab.nvflare.job_folder import make_recovery_job
 from fedcrab.nvflare.recorder import Recorder
 from fedcrab.nvflare.recovery import Recovery
 
-__all__ = ["FlareFleet", "Recorder", "Recovery"]
+__all__ = ["FlareFleet", "Recorder", "Recovery", "make_recovery_job"]

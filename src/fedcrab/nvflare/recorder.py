@@ -1,13 +1,13 @@
-"""The aggregator of a FedAvg job, which records every round it makes.
+"""The aggregator of a job, which records every round it makes.
 
     recipe = NumpyFedAvgRecipe(..., aggregator=Recorder("/data/history"))
 
-FedAvg's controller hands each result to its aggregator with the name of the site that it gave the task to. An
-answer that cannot be used is left out, with the reason in the ledger; the others are averaged by their steps,
-as FedAvg itself does. The model goes on as it is recorded, M_t + G_t in float32, so that a training killed
-and resumed is the training uninterrupted.
+The workflow (FedAvg or ScatterAndGather) hands each result to its aggregator. It is taken under the name of
+the site that the server gave the task to. An answer that cannot be used is left out, with the reason in the
+ledger; the others are averaged by their steps, as FLARE itself does. The model continues as it is recorded,
+M_t + G_t in float32, so that a training killed and resumed is the training uninterrupted.
 
-FLARE only logs what goes wrong in an event handler. Here it ends the job: no round goes on unrecorded.
+FLARE only logs what goes wrong in an event handler. Here it ends the job: no round stays unrecorded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.abstract.model import ModelLearnableKey
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
@@ -32,22 +32,33 @@ from nvflare.app_common.aggregators.weighted_aggregation_helper import (
 )
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
-from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedcrab.aggregate.mean import fedavg
 from fedcrab.errors import ConfigError, RecordError
 from fedcrab.history.selection import Selection, from_table, to_table
-from fedcrab.nvflare.results import CLIENT, ResultCollector, RunMetadata, as_tensors, numbers, unaccepted
+from fedcrab.nvflare.results import (
+    CLIENT,
+    ResultCollector,
+    RunMetadata,
+    as_tensors,
+    failed,
+    handed_to,
+    numbers,
+    unaccepted,
+)
+from fedcrab.nvflare.workflow import Workflow
 from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
 from fedcrab.recording.training_history import REPORTED, EvaluateFn, TrainingHistory
-from fedcrab.types import Vector, utc_now
+from fedcrab.types import utc_now
 
 BOOKKEEPING = ("nr_aggregated", "current_round", AppConstants.METRICS_AGGREGATION_INFO)
+REASONS = {EventType.BEFORE_PROCESS_SUBMISSION: failed, AppEventType.AFTER_CONTRIBUTION_ACCEPT: unaccepted}
 logger = logging.getLogger("fedcrab")
 
 
 class Recorder(ModelAggregator):
-    """Averages and records; a new job with the same ``history`` goes on after its last recorded round."""
+    """Averages and records; a new job with the same ``history`` resumes after its last recorded round."""
 
     def __init__(
         self,
@@ -58,6 +69,8 @@ class Recorder(ModelAggregator):
         loss_key: str = "",  # the metric in which sites report their loss, if not a usual name
         keep_open: bool = False,  # True leaves the history open for more rounds
         head_every: int = 0,  # log the history's head every so many rounds, to be kept outside; 0 never does
+        aggregation_weights: Mapping[str, float]
+        | None = None,  # of sites in ScatterAndGather; FedAvg has its own
     ) -> None:
         """Arguments are plain values: FLARE writes them into the job."""
         super().__init__()
@@ -67,11 +80,12 @@ class Recorder(ModelAggregator):
         self.history, self.evaluate, self.buffers = str(history), evaluate, buffers
         self.selection = None if chosen is None else to_table(chosen)
         self.loss_key, self.keep_open, self.head_every = loss_key, keep_open, head_every
-        self._controller: FedAvg | None = None
+        self.aggregation_weights = dict(aggregation_weights or {})
+        self._workflow: Workflow | None = None
         self._recording: TrainingHistory | None = None
         self._intake: ResultCollector | None = None
-        self._rooms, self._metrics = UpdateBuffers(), WeightedAggregationHelper()
-        self._rounds = 0  # of the whole training, those of earlier jobs included
+        self._rooms, self._metrics = UpdateBuffers(self._settle), WeightedAggregationHelper()
+        self._made: Mapping[str, Any] = {}  # the parameters that the next round must start from
         self._began: datetime | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -94,35 +108,28 @@ class Recorder(ModelAggregator):
         if event == AppEventType.TRAINING_STARTED:
             self._start(fl_ctx)
         elif event == AppEventType.INITIAL_MODEL_LOADED:
+            self._start(fl_ctx)
             self._take_up(fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)[ModelLearnableKey.WEIGHTS])
         elif event == AppEventType.ROUND_STARTED:
             self._intake = None
         elif event == AppEventType.BEFORE_TRAIN_TASK:
             self._ask(fl_ctx)
-        elif event == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
-            left_out = unaccepted(fl_ctx)
+        elif event in REASONS:
+            left_out = REASONS[event](fl_ctx)
             if left_out and self._intake:
                 self._intake.reject(*left_out)
         elif event == EventType.END_RUN:
             self._end(fl_ctx)
 
     def _start(self, fl_ctx: FLContext) -> None:
-        controller = fl_ctx.get_prop(FLContextKey.RUNNER).current_wf.controller
-        if getattr(controller, "aggregator", None) is not self or not isinstance(controller, FedAvg):
-            raise ConfigError(
-                f"the Recorder is to be FedAvg's aggregator, not a part of {type(controller).__name__}; "
-                "give aggregator=Recorder(...) to the recipe, or to FedAvg"
-            )
-        for name in ("exclude_vars", "enable_tensor_disk_offload"):
-            if getattr(controller, name):
-                raise ConfigError(f"a job with {name} cannot be recorded; leave it out")
-        self._controller, self._rounds = controller, controller.start_round + controller.num_rounds
+        """Look at the workflow, once: ScatterAndGather loads its model before it starts, FedAvg after."""
+        if self._workflow is not None:
+            return
+        self._workflow = Workflow.of(self, fl_ctx, self.aggregation_weights)
         self._evaluate_fn()
-        if controller.model is not None:  # given with the job, in place of a persistor's
-            given = controller.model
-            if not isinstance(given, FLModel):
-                given = controller.model = FLModel(params_type=ParamsType.FULL, params=dict(given))
-            self._take_up(given.params)
+        given = self._workflow.given_model()
+        if given is not None:
+            self._take_up(given)
 
     def _evaluate_fn(self) -> EvaluateFn | None:
         """The function that ``evaluate`` names."""
@@ -139,22 +146,27 @@ class Recorder(ModelAggregator):
 
     def _take_up(self, params: dict[str, Any]) -> None:
         """Put the last recorded model in the place of the initial one, where the history has rounds."""
-        controller = self._followed()
-        model = self._layout(params)
+        workflow, model = self._followed(), self._layout(params)
         self._recording = TrainingHistory.take_up(
             Path(self.history), model, self._evaluate_fn(), log=logger.log, head_every=self.head_every
         )
         if self._recording is None:
+            if workflow.start_round:
+                raise ConfigError(
+                    f"{self.history}: no round is recorded here, but the job starts with round "
+                    f"{workflow.start_round}; let it start with round 0"
+                )
             return
         RunMetadata.of(self._recording.history)  # refused if it was not recorded on FLARE
         done = self._recording.rounds
-        if self._recording.history.closed and done < self._rounds:
+        if self._recording.history.closed and done < workflow.rounds:
             raise ConfigError(
                 f"{self.history}: this training ended after {done} rounds; choose another place"
             )
-        logger.info("fedcrab: %s has %d rounds, the job goes on from there", self.history, done)
-        params.update(self._recording.last())
-        controller.start_round, controller.num_rounds = done, max(self._rounds - done, 0)
+        logger.info("fedcrab: %s has %d rounds, the job resumes after them", self.history, done)
+        self._made = self._recording.last()
+        params.update(self._made)
+        workflow.resume_at(done)
 
     def _layout(self, params: Mapping[str, Any]) -> ArrayLayout:
         tensors = any(hasattr(value, "detach") for value in params.values())
@@ -162,42 +174,51 @@ class Recorder(ModelAggregator):
         pack = as_tensors if tensors else dict
         return ArrayLayout.of(arrays, buffers=self.buffers, read=numbers, pack=pack)
 
-    def _followed(self) -> FedAvg:
-        if self._controller is None:
-            raise RecordError("the job's controller is not known yet")
-        return self._controller
+    def _followed(self) -> Workflow:
+        if self._workflow is None:
+            raise RecordError("the job's workflow is not known yet")
+        return self._workflow
 
     def _ask(self, fl_ctx: FLContext) -> None:
         """A site is handed the task; by the first one of a round we see from which model it starts."""
-        sent = fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE)
-        controller = self._followed()
-        task = next((t for t in controller.communicator._tasks if t.data is sent), None)
-        if task is None or task.name != controller.task_name:
+        sent, workflow = fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE), self._followed()
+        task = next((t for t in workflow.controller.communicator._tasks if t.data is sent), None)
+        if task is None or task.name != workflow.task_name:
             return
-        sent.set_header(AppConstants.NUM_ROUNDS, self._rounds)
+        sent.set_header(AppConstants.NUM_ROUNDS, workflow.rounds)
         sent.set_header(AppConstants.START_ROUND, 0)
         if self._intake is not None:
             return
         dxo = from_shareable(sent)
         recording = self._recording or self._create(dxo.data, dxo.meta or {})
-        start, self._began = recording.model.flatten(dxo.data), utc_now()
+        self._began, start = utc_now(), self._unchanged(recording.model, dxo.data)
         self._intake = ResultCollector(
             recording.model,
             start,
             [getattr(target, "name", target) for target in task.targets],
-            weights=controller.aggregation_weights,
+            weights=workflow.weights,
             rooms=self._rooms,
         )
 
+    def _unchanged(self, model: ArrayLayout, sent: Mapping[str, Any]) -> Any:
+        """The model that is sent, as a vector, which must be the one that the last round made."""
+        start, made = model.flatten(sent), self._made
+        same = not made or all(sent[name] is made[name] for name in made)
+        if not same and (start != model.flatten(made)).any():
+            raise ConfigError(
+                "something else in this job changes the model between rounds; it cannot be recorded"
+            )
+        return start
+
     def _create(self, params: Mapping[str, Any], meta: Mapping[str, Any]) -> TrainingHistory:
         """Begin the history with the model of the first round."""
-        controller, model = self._followed(), self._layout(params)
+        workflow, model = self._followed(), self._layout(params)
         notes = RunMetadata(
             dtypes=model.dtypes,
             tensors=model.pack is as_tensors,
-            task=controller.task_name,
-            rounds=self._rounds,
-            weights=dict(controller.aggregation_weights),
+            task=workflow.task_name,
+            rounds=workflow.rounds,
+            weights=workflow.weights,
             meta={k: v for k, v in meta.items() if k not in BOOKKEEPING and _is_plain(v)},
         )
         self._recording = TrainingHistory.create(
@@ -213,51 +234,73 @@ class Recorder(ModelAggregator):
         )
         return self._recording
 
+    def _settle(self) -> None:
+        """Wait until the last round is written: its updates are in the room that the next ones need."""
+        if self._recording is not None:
+            self._recording.settle()
+
     def reset_stats(self) -> None:
         """A new round."""
         self._metrics = WeightedAggregationHelper()
 
-    def accept_model(self, model: FLModel) -> None:
-        """Take a site's result in, or leave it out with a reason."""
+    def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
+        """Take in what ScatterAndGather hands over; False where it is left out."""
+        self.fl_ctx, client = fl_ctx, handed_to(fl_ctx)
+        if client is None:
+            self.warning("fedcrab: an answer that came after its round is left out")
+            return False
         try:
-            self._accept(model)
+            model = FLModelUtils.from_shareable(shareable)
+            model.meta[CLIENT] = client
+        except Exception as error:  # whatever a hostile object does
+            model = FLModel(params={}, meta={CLIENT: client})
+            self.warning(f"fedcrab: {client} sent no model: {error}")
+        return self._accepted(model)
+
+    def accept_model(self, model: FLModel) -> None:
+        """Take in what FedAvg hands over, with the site's name in its metadata, or leave it out."""
+        self._accepted(model)
+
+    def _accepted(self, model: FLModel) -> bool:
+        try:
+            return self._accept(model)
         except Exception as error:  # which FLARE would only log
             self._stop(error, self.fl_ctx)
+            return False
 
-    def _accept(self, model: FLModel) -> None:
+    def _accept(self, model: FLModel) -> bool:
         keys = (self.loss_key, *REPORTED) if self.loss_key else REPORTED
         if self._intake is None:
             raise RecordError("a result came before its round began")
         reason = self._intake.add(model, keys)
         client = str(model.meta[CLIENT])
         if reason:
-            self.warning(f"fedcrab: the round goes on without {client}: {reason}")
+            self.warning(f"fedcrab: the round continues without {client}: {reason}")
         elif metrics := filter_aggregatable_metrics(model.metrics or {}):
             self._metrics.add(metrics, self._intake.weight(client), client, 0)
+        return reason is None
 
     def aggregate_model(self) -> FLModel:
         """Average what came and record the round; a recording that fails ends the job."""
-        recording, intake, controller = self._recording, self._intake, self._followed()
+        recording, intake, workflow = self._recording, self._intake, self._followed()
         if recording is None or intake is None:
             raise RecordError("fedcrab: a round ended that was never begun")
         recording.settle()  # no round is made before the one before it is on the disk
         index, admitted = recording.rounds, intake.admit()
-        if index != controller.current_round:
+        if index != workflow.current_round:
             raise RecordError(
-                f"fedcrab: the job is in round {controller.current_round}, the history in {index}"
+                f"fedcrab: the job is in round {workflow.current_round}, the history in {index}"
             )
-        made = (
-            self._mean(recording.model, intake.start, admitted.updates) if admitted.updates.clients else None
-        )
-        after = recording.add(index, intake.start, admitted, made, began=self._began)
-        if index + 1 >= self._rounds:
+        updates, after = admitted.updates, None
+        if updates.clients:
+            after = fedavg()(updates.vectors, updates.weights)
+            after += intake.start
+        made = recording.add(index, intake.start, admitted, after, began=self._began)
+        if index + 1 >= workflow.rounds:
             recording.settle()
-        params = recording.model.arrays(intake.start) if after is None else after
-        metrics = self._metrics.get_result() or None
-        return FLModel(params_type=ParamsType.FULL, params=params, metrics=metrics, meta={})
-
-    def _mean(self, model: ArrayLayout, start: Vector, updates: Any) -> Any:
-        return model.arrays(start + fedavg()(updates.vectors, updates.weights))
+        self._made = recording.model.arrays(intake.start) if made is None else made
+        metrics = (self._metrics.get_result() or None) if workflow.sends_metrics else None
+        return FLModel(params_type=ParamsType.FULL, params=self._made, metrics=metrics, meta={})
 
     def _end(self, fl_ctx: FLContext) -> None:
         recording, self._recording, self._intake = self._recording, None, None

@@ -62,6 +62,10 @@ class Recovery(ModelController):
         Patience(deadline=deadline, quorum=quorum, attempts=attempts)  # refused where the job is made
         self._fleet: FlareFleet | None = None
 
+    def named(self) -> list[str]:
+        """The malicious sites, as they were given: `site-3`, or `site-3@20`."""
+        return listed(self.malicious) if isinstance(self.malicious, str) else list(self.malicious)
+
     def run(self) -> None:
         """Recover; what cannot be is one sentence in the log, and the job ends."""
         try:
@@ -71,15 +75,16 @@ class Recovery(ModelController):
             raise
 
     def _recover(self) -> None:
+        if self._persistor_id:
+            self.load_model()  # some persistors save only what they have loaded
         history = History.open(self.history)
         if not history.closed and not self.unfinished:
             raise ConfigError(
                 f"{self.history}: its training has not ended; let it end, or recover what there is of it "
                 "with unfinished=True"
             )
-        named = listed(self.malicious) if isinstance(self.malicious, str) else list(self.malicious)
         since = [part.strip() for part in self.since.split(",") if part.strip()]
-        begun = with_since(named, since, history, {})
+        begun = with_since(self.named(), since, history, {})
         patience = Patience(deadline=self.deadline, quorum=self.quorum, attempts=self.attempts)
         self._fleet = FlareFleet(self, history, patience=patience, epochs_key=self.epochs_key)
         found = recover_on_clients(

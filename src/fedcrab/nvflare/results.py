@@ -85,21 +85,32 @@ def as_tensors(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
+def handed_to(fl_ctx: FLContext) -> ClientId | None:
+    """The site that the server handed the task to whose result is here; None where the task has ended."""
+    runner, task = fl_ctx.get_prop(FLContextKey.RUNNER), fl_ctx.get_prop(FLContextKey.TASK_ID)
+    if runner.current_wf is None:
+        return None
+    handed = runner.current_wf.controller.communicator._client_task_map.get(task)
+    return None if handed is None else str(handed.client.name)
+
+
+def failed(fl_ctx: FLContext) -> tuple[ClientId, str] | None:
+    """Which site has just sent a failure in place of a result, and which one; None where it sent a result."""
+    result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+    code = result.get_return_code() if isinstance(result, Shareable) else None
+    site = None if code in (None, ReturnCode.OK) else handed_to(fl_ctx)
+    return None if site is None else (site, f"failed: {code}"[:MOST_WORDS])
+
+
 def unaccepted(fl_ctx: FLContext) -> tuple[ClientId, str] | None:
     """Which site's result FLARE has just turned down, and why; None where it accepted it.
 
-    To be asked at AFTER_CONTRIBUTION_ACCEPT. The site is the one that the task was handed to.
+    To be asked at AFTER_CONTRIBUTION_ACCEPT.
     """
     if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
         return None
-    runner, task = fl_ctx.get_prop(FLContextKey.RUNNER), fl_ctx.get_prop(FLContextKey.TASK_ID)
-    tasks = runner.current_wf.controller.communicator._client_task_map
-    if task not in tasks:
-        return None
-    result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-    code = result.get_return_code() if isinstance(result, Shareable) else None
-    failed = code not in (None, ReturnCode.OK)
-    return tasks[task].client.name, f"failed: {code}"[:MOST_WORDS] if failed else "sent no parameters"
+    site = handed_to(fl_ctx)
+    return failed(fl_ctx) or (None if site is None else (site, "sent no parameters"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +136,17 @@ class ResultCollector:
     ) -> None:
         self.start, self._model, self._weights = start, model, weights
         self._rows = {client: row for row, client in enumerate(sorted(asked))}
-        self._matrix = (rooms or UpdateBuffers()).take(len(self._rows), model.layout.size)
+        self._rooms = rooms or UpdateBuffers()
+        self._room: NDArray[np.float32] | None = None  # taken with the first answer
         self._accepted: dict[ClientId, tuple[float, float | None]] = {}  # the weight and the loss of each
         self._reasons: dict[ClientId, str] = {}
+
+    @property
+    def _matrix(self) -> NDArray[np.float32]:
+        """One row per site that was asked."""
+        if self._room is None:
+            self._room = self._rooms.take(len(self._rows), self._model.layout.size)
+        return self._room
 
     def reject(self, client: ClientId, reason: str) -> None:
         """Leave a site out of the round."""

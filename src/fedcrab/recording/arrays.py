@@ -93,10 +93,12 @@ class ArrayLayout:
         return found
 
     def round_off(self, vector: Vector) -> None:
-        """Counters stay whole, whatever was averaged."""
+        """Counters stay whole, and half precision half, whatever was averaged."""
         for field, view in zip(self.layout.fields, self.layout.views(vector).values(), strict=True):
             if field.integer:
                 np.rint(view, out=view)
+            elif (kind := np.dtype(self.dtypes[field.name])).itemsize < view.itemsize:
+                view[...] = view.astype(kind)
 
     def absent(self, arrays: Collection[str]) -> tuple[int, ...]:
         """The places in the layout of those that are not among these names."""

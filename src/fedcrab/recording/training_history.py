@@ -215,8 +215,9 @@ class TrainingHistory:
     ) -> Any | None:
         """Begin to record a round; the model after it, None where nothing came of it.
 
-        ``made`` may have some of the model's arrays only, and so has then what is given back; the others did
-        not change. ``notes`` and ``server`` are the round's (:class:`fedcrab.types.Round`).
+        ``made`` is the engine's model, or all of it as one vector, which is used up. It may have some of the
+        model's arrays only, and so has then what is given back; the others did not change. ``notes`` and
+        ``server`` are the round's (:class:`fedcrab.types.Round`).
         """
         more = notes, server
         step = self._step(start, made) if admitted.updates.clients else "no usable answer came"
@@ -229,7 +230,8 @@ class TrainingHistory:
         self._warn_of_unknown_loss(measured[0])
         times = _times(began)
         self._write(Round(index, start, admitted.updates, step, *measured, admitted.rejected, *times, *more))
-        return self.model.arrays(after, self.model.absent(made or ()))
+        absent = () if isinstance(made, np.ndarray) else self.model.absent(made or ())
+        return self.model.arrays(after, absent)
 
     def _warn_of_unknown_loss(self, loss: float) -> None:
         """Once: without a loss, windows close after so many rounds, whatever the training does."""
@@ -250,7 +252,8 @@ class TrainingHistory:
             return "the strategy made nothing of the answers"
         with np.errstate(over="ignore", invalid="ignore"):
             try:
-                after = self.model.flatten(made, rest=start)
+                whole = isinstance(made, np.ndarray)
+                after: Vector = made if whole else self.model.flatten(made, rest=start)
             except ValueError as error:
                 raise ConfigError(
                     f"the strategy's model is not the one that was begun with: {error}"
