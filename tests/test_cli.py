@@ -354,7 +354,7 @@ def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
     ("notes", "told"),
     [
         ('{"flower": {}}', "Next: flwr run . --run-config \"mode='recover' malicious='a@1' history='"),
-        ('{"nvflare": {}}', "Next, in Python: job.to_server(fedcrab.nvflare.Recovery("),
+        ('{"nvflare": {}}', "Next: python -m fedcrab.nvflare TRAINING-JOB-FOLDER --history "),
         ("", "Next, in Python: fedcrab.recover("),
         ("{}", "Next: fedcrab recover h --malicious a --since a@1 --out recovered"),
     ],

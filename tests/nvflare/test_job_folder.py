@@ -37,6 +37,7 @@ def job(tmp_path: Path) -> Path:
         "app_server/config/config_fed_server.json": server,
         "app_site-1/config/config_fed_client.json": {"executors": [{"tasks": ["*"]}]},
         "app_site-1/custom/client.py": "a script",
+        "app_server/custom/fedcrab/nvflare/recorder.py": "a copy",
     }
     for name, content in files.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -96,11 +97,16 @@ def test_the_command_makes_absolute_paths_and_says_what_comes_next(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(job, Path("h"), "site-2", Path("r"), settings=["deadline=30", "epochs_key=epochs"], since="3")
+    main(job, Path("h"), "site-2", Path("r"), settings=["deadline=30", "epochs_key=epochs"], since=["3"])
     assert capsys.readouterr().out.endswith("Next: nvflare job submit -j recovery-job\n")
     server = contents(tmp_path / "recovery-job")["app_server/config/config_fed_server.json"]
     wanted = {"history": str(tmp_path / "h"), "malicious": "site-2", "recovered": str(tmp_path / "r")}
-    assert server["workflows"][0]["args"] == {**wanted, "since": "3", "deadline": 30, "epochs_key": "epochs"}
+    assert server["workflows"][0]["args"] == {
+        **wanted,
+        "since": ["3"],
+        "deadline": 30,
+        "epochs_key": "epochs",
+    }
 
 
 def test_a_wrong_command_is_one_sentence_and_exit_code_2(job: Path, tmp_path: Path) -> None:

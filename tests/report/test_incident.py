@@ -177,9 +177,18 @@ def test_the_map_shows_suspects_first_and_says_what_it_hides(browser: Any, tmp_p
         assert page.page.locator('input[name="view"]:checked').get_attribute("value") == "likeness"
 
 
-def test_commands_for_a_history_of_flower(browser: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "command", "wanted"),
+    [
+        ("flower", "flwr run . --run-config", "mode='recover' malicious='2,3' history='{path}'"),
+        ("nvflare", "python -m fedcrab.nvflare TRAINING", "--history {path} --malicious=2,3 --recovered"),
+    ],
+)
+def test_commands_where_the_clients_are(
+    browser: Any, tmp_path: Path, engine: str, command: str, wanted: str
+) -> None:
     trained = training(rounds=4, clients=5)
-    notes = json.dumps({"flower": {"identity": "registration"}})
+    notes = json.dumps({engine: {"identity": "registration"}})
     with History.create(tmp_path / "h", trained.initial_model, initial_loss=2.3, notes=notes) as history:
         for made in trained.rounds:
             history.record(made)
@@ -187,8 +196,8 @@ def test_commands_for_a_history_of_flower(browser: Any, tmp_path: Path) -> None:
     with opened(browser, written(history, tmp_path / "p.html", "2", "3")) as page:
         told = page.page.locator("#commands code").nth(1).inner_text()
         words = shlex.split(told)
-        assert words[:4] == ["flwr", "run", ".", "--run-config"]
-        assert f"mode='recover' malicious='2,3' history='{history.path}'" in words[4]
+        assert words[:4] == command.split()
+        assert wanted.format(path=history.path) in " ".join(words[4:])
         assert "fedcrab recover" not in page.text("#commands")
 
 

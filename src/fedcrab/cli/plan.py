@@ -101,8 +101,9 @@ def _print_next_step(
         told = " ".join(f"{name}='{value}'" for name, value in config.items())
         print_next("flwr", "run", ".", "--run-config", told, "--stream")
     elif notes.startswith('{"nvflare":'):
-        told = f"job.to_server(fedcrab.nvflare.Recovery({str(history.path)!r}, malicious={ids!r}))"
-        print_tables(Text(printable(f"Next, in Python: {told}"), no_wrap=True))
+        command = ("python", "-m", "fedcrab.nvflare", "TRAINING-JOB-FOLDER", "--history")
+        where = history.path.absolute()
+        print_next(*command, where, *malicious_words(begun), "--recovered", "recovered")
     elif not notes:
         bad = "{" + ", ".join(map(repr, begun)) + "}"
         told = f"fedcrab.recover({str(history.path)!r}, fleet, malicious={bad}, out='recovered')"

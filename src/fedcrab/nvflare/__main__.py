@@ -29,7 +29,9 @@ def main(
     method: Annotated[
         str, typer.Option(help="Unless given: replay if the updates are kept, else crab.")
     ] = "",
-    since: Annotated[str, typer.Option(help="The round from which on all of them are malicious.")] = "",
+    since: Annotated[
+        list[str] | None, typer.Option(help="The round from which on all are malicious, or site-3@20.")
+    ] = None,
     min_clients: Annotated[int | None, typer.Option(help="Sites that the job waits for to start.")] = None,
     settings: Others = None,
 ) -> None:
@@ -43,7 +45,7 @@ def main(
         "malicious": malicious,
         "recovered": str(recovered.absolute()),
     }
-    chosen = {"method": method, "since": since}
+    chosen = {"method": method, "since": since or []}
     try:
         more = {**{name: value for name, value in chosen.items() if value}, **_parsed(settings or [])}
         made = make_recovery_job(training, out, min_clients=min_clients, **given, **more)

@@ -39,7 +39,7 @@ def make_recovery_job(
         raise ConfigError(f"{out}: there is something already; choose another folder for the job")
     sites = min_clients or _sites_needed(meta, recovery)
     meta = {**meta, "name": f"{meta.get('name', training.name)}-recovery", "min_clients": sites}
-    shutil.copytree(training, out)
+    shutil.copytree(training, out, ignore=_copied_fedcrab)
     _write(out / "meta.json", meta)
     for path, config in configured.items():
         _write(out / path.relative_to(training), _recovering(config, settings))
@@ -67,6 +67,11 @@ def _recovering(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[
     workflow = {"id": "controller", "path": _path_of(Recovery), "args": dict(settings)}
     others = [part for part in config.get("components", []) if part.get("path") != _path_of(Recorder)]
     return {**config, "workflows": [workflow], "components": others}
+
+
+def _copied_fedcrab(folder: str, names: list[str]) -> list[str]:
+    """FLARE copies the source of what a job names into it; the server has fedcrab installed."""
+    return ["fedcrab"] if Path(folder).name == "custom" and "fedcrab" in names else []
 
 
 def _path_of(kind: type) -> str:

@@ -37,7 +37,7 @@ class Recovery(ModelController):
         malicious: str | Sequence[str],  # by commas, quoted as in CSV; `site-3@20`: from round 20 on
         recovered: str,  # the directory for the result
         method: str = "",  # unless given, replay where the history keeps the updates, else crab-hardened
-        since: str = "",  # the round from which on all of them are malicious
+        since: str | Sequence[str] = "",  # the round from which on all are malicious, or site-3@20
         settings: Mapping[str, Any] | None = None,  # of the method: trust, every and asked of replay
         planned: Mapping[str, Any] | None = None,  # of the decision: beta, unfound
         epochs: int | None = None,  # of the training, which federaser asks for a share of
@@ -55,7 +55,8 @@ class Recovery(ModelController):
             raise ConfigError("malicious names no site; give ids such as malicious='site-3,site-7'")
         self.history, self.recovered = str(history), str(recovered)
         self.malicious = malicious if isinstance(malicious, str) else list(malicious)
-        self.method, self.since, self.epochs, self.epochs_key = method, str(since), epochs, epochs_key
+        self.method, self.epochs, self.epochs_key = method, epochs, epochs_key
+        self.since = str(since) if isinstance(since, str | int) else list(since)
         self.settings, self.planned = dict(settings or {}), dict(planned or {})
         self.anchor, self.unfinished = anchor, unfinished
         self.deadline, self.quorum, self.attempts = deadline, quorum, attempts
@@ -83,7 +84,7 @@ class Recovery(ModelController):
                 f"{self.history}: its training has not ended; let it end, or recover what there is of it "
                 "with unfinished=True"
             )
-        since = [part.strip() for part in self.since.split(",") if part.strip()]
+        since = listed(self.since) if isinstance(self.since, str) else self.since
         begun = with_since(self.named(), since, history, {})
         patience = Patience(deadline=self.deadline, quorum=self.quorum, attempts=self.attempts)
         self._fleet = FlareFleet(self, history, patience=patience, epochs_key=self.epochs_key)

@@ -20,6 +20,7 @@ function shellCommands(plan) {
 function recoveryOf(plan) {
   const { source } = page.facts;
   if (source === "simulator") return command("The recovery, on the simulated clients of this history", recoverCommand(plan));
+  if (source === "nvflare") return command("The job of the recovery, on the same FLARE sites: TRAINING is the folder of the training's job, as its recipe exports it", flareCommand(plan));
   if (source !== "flower") return null;
   return plan.malicious.some((id) => id.includes("'"))
     ? el("p", { class: "note" }, "A run configuration on the command line cannot contain the quotation mark in these ids: put it into a TOML file and name that file with flwr run --run-config.")
@@ -33,6 +34,11 @@ function flowerCommand(plan) {
   const own = presetNow() === "hardened" ? [] : [`beta=${plan.beta}`];
   const values = ["mode='recover'", `malicious='${ids}'`, ...(since.length && rounds.size === 1 ? [`since=${since[0][1]}`] : []), ...own, `history='${page.facts.path}'`, "recovered='/absolute/path/of/the/recovery'"];
   return `flwr run . --run-config ${doubleQuoted(values.join(" "))} --stream`;
+}
+
+function flareCommand(plan) {
+  const own = presetNow() === "hardened" ? "" : ` --set 'planned={"beta": ${plan.beta}}'`;
+  return `python -m fedcrab.nvflare TRAINING --history ${quoted(page.facts.path)} ${optionOf(plan)}${sinceOption(plan)}${own} --recovered recovered`;
 }
 
 // Inside double quotes, as a shell takes it back.
