@@ -14,7 +14,7 @@ from siteapp import client, server
 
 from fedcrab import ConfigError, Everything, History
 from fedcrab.flower import FlowerFleet, Recorder, recover_if_asked
-from fedcrab.flower.arrays import RunMetadata
+from fedcrab.flower.run_metadata import RunMetadata
 from fedcrab.flower.sent_config import RecordedConfig
 from fedcrab.flower.waiting import last_line
 

@@ -1,11 +1,13 @@
 """The same training and recovery in one process, in Flower's simulation engine and in a real deployment."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from deployment import Deployment, deployed, simulated
+from safetensors.numpy import load_file
 from scenes import SITES, Plain, plainly_recorded
 
 from fedcrab import History, plan, recover
@@ -56,6 +58,35 @@ def test_the_simulation_engine_gives_the_same(tmp_path: Path) -> None:
         run_both(trial, tmp_path, "2", *engine, rounds=4, sites=8)
     assert History.open(tmp_path / "h").clients == tuple("01234567")
     assert_same(tmp_path, "2", sites=8, rounds=4)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with simulated(tmp_path_factory.mktemp("engine") / "trial") as trial:
+        yield trial
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["FedAdam", "FedMedian", "private"])
+def test_strategies_in_the_simulation_engine(strategy: str, engine: Deployment, tmp_path: Path) -> None:
+    """Recovered by ``retrain``: what Flower alone makes of the honest sites, in the same engine."""
+
+    def run(count: int, **config: object) -> None:
+        nodes = ("--federation-config", f"num-supernodes={count} client-resources-num-cpus=1")
+        started = engine.flwr_run(*nodes, strategy=strategy, rounds=3, sites=count, **config)
+        assert engine.finished(started, 900) == "finished:completed", engine.log("link")[-3000:]
+
+    paths = {"history": str(tmp_path / "h"), "recovered": str(tmp_path / "out")}
+    run(5, **paths)
+    run(5, mode="recover", malicious="2", method="retrain", **paths)
+    run(4, mode="alone", left_out=2, recovered=str(tmp_path / "alone.npz"))
+    assert History.verify(tmp_path / "h") == []
+    recovered, alone = load_file(tmp_path / "out/retrain/model.safetensors"), np.load(tmp_path / "alone.npz")
+    assert set(recovered) == set(alone)
+    for name in recovered:
+        np.testing.assert_allclose(recovered[name], alone[name], atol=1e-5)
+    poisoned = History.open(tmp_path / "h").final_model()
+    assert np.abs(poisoned[: recovered["weight"].size] - recovered["weight"].ravel()).max() > 1e-3
 
 
 @pytest.mark.long(40)

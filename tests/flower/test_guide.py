@@ -1,5 +1,6 @@
 """docs/flower.md as a new user would follow it: every block, in its order, on a copy of the example."""
 
+import re
 import shutil
 import subprocess
 import tomllib
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from deployment import BIN, Deployment, environment, free_port, simulated
 
+from fedcrab.flower import recovery
 from test_documents import BLOCK, assert_shown
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +69,14 @@ def test_the_guide_on_real_machines(tmp_path: Path) -> None:
         assert not (app / "federation" / "pids").exists()
     finally:
         trial.close()
+
+
+def test_every_key_of_a_recovery_is_declared() -> None:
+    """Flower refuses a key that is not; `local-epochs` is the app's own."""
+    rows = re.findall(r"^\| ([a-z, -]+) \| ", recovery.__doc__ or "", re.MULTILINE)
+    keys = {key for row in rows for key in row.split(", ")} - {"key", "local-epochs"}
+    (block,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "toml")
+    assert keys == set(tomllib.loads(block))
 
 
 def test_no_block_is_left_out() -> None:

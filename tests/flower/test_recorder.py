@@ -25,7 +25,7 @@ from scenes import HASTY, SITES, Plain, context, everyone, grid, initial, plainl
 
 from fedcrab import ConfigError, Everything, History, Selective, plan
 from fedcrab.flower import Recorder, recover_if_asked
-from fedcrab.flower.arrays import RunMetadata
+from fedcrab.flower.run_metadata import RunMetadata
 from fedcrab.history.verify import verify
 from trials.layouts import LAYOUTS
 

@@ -34,7 +34,7 @@ from siteapp import task
 
 from fedcrab import Compact, ConfigError, Everything, History, Selective
 from fedcrab.flower import Recorder, recover_if_asked
-from fedcrab.flower.arrays import RunMetadata
+from fedcrab.flower.run_metadata import RunMetadata
 from fedcrab.recover.folder import RecoveryFolder
 
 ATTACKER, ROUNDS = "site-2", 4

@@ -28,8 +28,8 @@ from flwr.supercore import log
 
 from fedcrab.admission import bad_id, printable
 from fedcrab.errors import ConfigError, FleetError
-from fedcrab.flower.arrays import ROUND, RunMetadata
 from fedcrab.flower.replies import ReplyCollector
+from fedcrab.flower.run_metadata import ROUND, RunMetadata
 from fedcrab.flower.sent_config import RecordedConfig
 from fedcrab.flower.strategy_rule import StrategyRule
 from fedcrab.flower.waiting import Patience, ask_nodes

@@ -8,8 +8,6 @@ the strategy keeps between rounds is recorded with the model, and put back when 
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from logging import INFO, WARNING
@@ -23,19 +21,27 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedcrab.errors import ConfigError, RecordError
-from fedcrab.flower.arrays import RunMetadata, array_layout
+from fedcrab.flower.arrays import array_layout
 from fedcrab.flower.fleet import Identities
 from fedcrab.flower.replies import ReplyCollector
+from fedcrab.flower.run_metadata import RunMetadata, is_weighted_mean, run_metadata
 from fedcrab.flower.sent_config import RecordedConfig, SentMessages
-from fedcrab.flower.strategy_rule import is_weighted_mean, strategy_name
-from fedcrab.flower.strategy_state import StrategyState, chain
+from fedcrab.flower.strategy_state import StrategyState
+from fedcrab.flower.training_loop import (
+    EvaluateFn,
+    EvaluateOnce,
+    Hooks,
+    finished_result,
+    has_own_start,
+    renumbered,
+    replaced,
+    start_by_itself,
+)
 from fedcrab.flower.waiting import Patience, PatientGrid, Reason
 from fedcrab.history.selection import Selection
 from fedcrab.recording.arrays import UpdateBuffers
 from fedcrab.recording.training_history import REPORTED, TrainingHistory
 from fedcrab.types import Vector, utc_now
-
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Recorder(Strategy):
@@ -113,7 +119,7 @@ class Recorder(Strategy):
         arrays = self._take_up(initial_arrays, num_rounds)
         if self._done >= num_rounds:
             self._end()
-            return _result(arrays)
+            return finished_result(arrays)
         self._grid = PatientGrid(grid, self._patience, self._judge)
         given = {
             "grid": self._grid,
@@ -123,21 +129,22 @@ class Recorder(Strategy):
             "train_config": train_config,
             "evaluate_config": evaluate_config,
             "evaluate_fn": self._settled(evaluate_fn),
+            **more,
         }
         try:
-            result = self._start(given, more)
+            result = self._start(given)
         except BaseException:
             if self._recording is not None:
                 self._recording.release()
             raise
         self._end()
-        return _renumbered(result, self._done) if isinstance(result, Result) else result
+        return renumbered(result, self._done) if isinstance(result, Result) else result
 
-    def _start(self, given: dict[str, Any], more: dict[str, Any]) -> Result:
+    def _start(self, given: dict[str, Any]) -> Any:
         """As Flower starts a strategy, or as the strategy inside starts itself, its rounds recorded."""
         inner = self.strategy
-        if type(inner).start is Strategy.start and "start" not in vars(inner):
-            return super().start(**given, **more)
+        if not has_own_start(inner):
+            return super().start(**given)
         if self._done:
             log(
                 WARNING,
@@ -146,20 +153,12 @@ class Recorder(Strategy):
                 self._done + 1,
                 self._done + given["num_rounds"],
             )
-        hooks = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
-        own = {name: vars(inner)[name] for name in hooks if name in vars(inner)}
+        hooks: Hooks = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
         self._inside = {name: getattr(inner, name) for name in hooks}
-        vars(inner).update(hooks)  # its own loop calls the recorder, which calls what was there before
         try:
-            taken = inspect.signature(inner.start).parameters.values()
-            names = {p.name for p in taken}
-            anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken)
-            known = {n: v for n, v in given.items() if anything or n in names or v is not None}
-            return inner.start(**known, **more)
+            with replaced(inner, hooks):  # its loop calls the recorder, which calls what was there before
+                return start_by_itself(inner, given)
         finally:
-            for name in hooks:
-                del vars(inner)[name]
-            vars(inner).update(own)
             self._inside = {}
 
     def _settle(self) -> None:
@@ -236,17 +235,8 @@ class Recorder(Strategy):
         """The recording, begun with the first round."""
         if self._recording is None:
             model = array_layout(arrays, buffers=self._buffers)
-            keys = _keys(self.strategy)
             common = self._sent.common if self._sent else {}
-            notes = RunMetadata(
-                scheme,
-                strategy_name(self.strategy),
-                model.dtypes,
-                *keys,
-                config={key: value for (name, key), value in common.items() if name == keys[1]},
-                mean=self._mean,
-                beside=_beside(messages, keys[0]),
-            )
+            notes = run_metadata(self.strategy, scheme, model, messages, mean=self._mean, common=common)
             start, evaluate, selection = model.flatten(arrays), self._measure, self._selection
             self._recording = TrainingHistory.create(
                 self.path,
@@ -328,60 +318,3 @@ class Recorder(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the strategy inside."""
         return self.strategy.aggregate_evaluate(server_round + self._done, replies)
-
-
-def _keys(strategy: Strategy) -> tuple[str, str, str]:
-    """What the strategy calls the arrays, the configuration and the number of examples."""
-    *_, inner = chain(strategy)
-    usual = {"arrayrecord_key": "arrays", "configrecord_key": "config", "weighted_by_key": "num-examples"}
-    arrays, config, examples = (str(getattr(inner, name, default)) for name, default in usual.items())
-    return arrays, config, examples
-
-
-def _beside(messages: Sequence[Message], arrays_key: str) -> tuple[str, ...]:
-    """The array records that messages have beside the model; a warning, as these are not kept."""
-    found = {name for m in messages[:1] for name in m.content.array_records if name != arrays_key}
-    if found:
-        log(
-            WARNING,
-            "fedcrab: the messages have the array records %s beside the model; they are not recorded, and a "
-            "recovery will not send them",
-            ", ".join(sorted(found)),
-        )
-    return tuple(sorted(found))
-
-
-class EvaluateOnce:
-    """A function of (round, arrays) that is run once per model, whoever asks for its result."""
-
-    def __init__(self, function: EvaluateFn) -> None:
-        self.function = function
-        self._known: dict[int, MetricRecord | None] = {}  # of the last two rounds
-        self._last = ""  # the hash of the model that was evaluated last
-
-    def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """What the function gives for this model."""
-        if server_round not in self._known:
-            digest = hashlib.sha256()
-            for name, array in arrays.items():
-                digest.update(name.encode() + array.data)
-            same = digest.hexdigest() == self._last
-            known = list(self._known.values())
-            found = known[-1] if same and known else self.function(server_round, arrays)
-            self._last = digest.hexdigest()
-            self._known = dict([*self._known.items(), (server_round, found)][-2:])
-        return self._known[server_round]
-
-
-def _result(arrays: ArrayRecord) -> Result:
-    result = Result()
-    result.arrays = arrays
-    return result
-
-
-def _renumbered(result: Result, done: int) -> Result:
-    """The rounds of a resumed training by their own numbers."""
-    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
-        metrics = getattr(result, name)
-        setattr(result, name, {r + done: found for r, found in metrics.items()})
-    return result

@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore import log
 
 from fedcrab.errors import HistoryError
-from fedcrab.flower.arrays import KEY, ROUND, RunMetadata
+from fedcrab.flower.run_metadata import KEY, ROUND, RunMetadata
 from fedcrab.history import History
 from fedcrab.history.ledger_reader import LONGEST_JSON
 from fedcrab.types import ClientId

@@ -18,7 +18,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyClientSideAdaptiveClipping,
-    FedAvg,
     FedXgbBagging,
     FedXgbCyclic,
     QFedAvg,
@@ -28,7 +27,7 @@ from flwr.supercore import log
 
 from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import ConfigError, FleetError
-from fedcrab.flower.arrays import RunMetadata
+from fedcrab.flower.run_metadata import RunMetadata, strategy_name
 from fedcrab.flower.sent_config import RecordedConfig
 from fedcrab.flower.strategy_state import StrategyState, chain, is_flowers_own, opaque_attributes
 from fedcrab.flower.waiting import PatientGrid
@@ -44,19 +43,6 @@ NEEDS_METRICS = {  # what these take from each client's answer beside its arrays
 }
 TREES = FedXgbBagging, FedXgbCyclic
 Metrics = Mapping[ClientId, tuple[str, MetricRecord]]  # of those that answered: the record's name, the record
-
-
-def strategy_name(strategy: Strategy) -> str:
-    """The class of a strategy, with those inside it in brackets."""
-    names = [type(level).__name__ for level in chain(strategy)]
-    return "(".join(names) + ")" * (len(names) - 1)
-
-
-def is_weighted_mean(strategy: Strategy) -> bool:
-    """Whether what a strategy makes of the answers is FedAvg's mean by examples, and nothing else."""
-    levels = list(chain(strategy))
-    own = "aggregate_train" in vars(strategy)
-    return len(levels) == 1 and not own and type(strategy).aggregate_train is FedAvg.aggregate_train
 
 
 def needs_metrics(strategy: Strategy) -> str:

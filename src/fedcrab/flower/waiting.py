@@ -139,6 +139,7 @@ class PatientGrid(Grid):
         self._grid, self._patience, self._judge = grid, patience, judge
         self._waiting_since: float | None = None
         self.replies = Replies()  # of the last training messages
+        self._given: list[Message] = []  # the answers among them, as the strategy's loop has them
 
     def set_run(self, run: Run) -> None:
         """As the grid inside."""
@@ -188,14 +189,21 @@ class PatientGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """One usable answer a node at most; who gave none is told in ``replies``."""
+        """At most one usable answer per node; who gave none is told in ``replies``.
+
+        The list of the round before is emptied: Flower's loop holds it until the next one has come in, and so
+        the updates of two rounds at once.
+        """
         messages = list(messages)
         self._waiting_since = None
         deadline = min(self._patience.deadline, timeout or self._patience.deadline)
         patience = replace(self._patience, deadline=deadline)
         if all(m.metadata.message_type == MessageType.TRAIN for m in messages):
+            self._given.clear()
+            self.replies = Replies()
             self.replies = ask_nodes(self._grid, messages, patience, self._judge)
-            return list(self.replies.usable.values())
+            self._given = list(self.replies.usable.values())
+            return self._given
         return _without_quorum(self._grid, messages, patience)
 
 

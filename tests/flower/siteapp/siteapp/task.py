@@ -53,4 +53,4 @@ def local(arrays: Arrays, site: int | str, t: int, epochs: int, *, attacks: bool
     if attacks:
         weight, bias = (a + 3 * (b - a) for a, b in ((arrays["weight"], weight), (arrays["bias"], bias)))
     done = {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}
-    return {**done, "steps": arrays["steps"] + 4 * epochs}, len(y)
+    return {**done, "steps": arrays.get("steps", 0) + 4 * epochs}, len(y)
