@@ -3,6 +3,7 @@
 python benchmarks/flower_memory.py 1e7 10 plain        # FedAvg alone
 python benchmarks/flower_memory.py 1e7 10 recorder     # in a Recorder
 python benchmarks/flower_memory.py 1e7 10 compact      # in a Recorder with Compact()
+python benchmarks/flower_memory.py 1e7 10 training     # what the clients themselves take for a round
 """
 
 import gc
@@ -93,7 +94,36 @@ def strategy_of(kind: str, place: Path) -> Strategy:
     return Recorder(strategy, place / "h", selection=selection, patience=Patience(poll=0.01))
 
 
+def training(size: int, clients: int, examples: int = 600) -> None:
+    """CPU of a round's clients: one epoch each with a network in which every number is used once per example.
+
+    That is the least that a number can cost: a convolution uses each of its numbers at every place.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    width = int((size + 397**2) ** 0.5 - 397)  # 784 w + w² + 10 w numbers
+    net = torch.nn.Sequential(
+        *(torch.nn.Linear(784, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU()),
+        torch.nn.Linear(width, 10),
+    )
+    descent = torch.optim.SGD(net.parameters(), lr=0.01)
+    x, y = torch.randn(examples, 784), torch.randint(0, 10, (examples,))
+    begun = time.process_time()
+    for rows in torch.randperm(examples).split(32):
+        descent.zero_grad()
+        torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        descent.step()
+    each = time.process_time() - begun
+    numbers = sum(p.numel() for p in net.parameters())
+    print(
+        f"training: {each * clients:.1f} s of CPU per round: {clients} x {each:.2f} s, {numbers:.2e} numbers"
+    )
+
+
 def main(size: int, clients: int, kind: str) -> None:
+    if kind == "training":
+        return training(size, clients)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     ended, peak = threading.Event(), [0]
 
@@ -112,6 +142,7 @@ def main(size: int, clients: int, kind: str) -> None:
         cpu = (time.process_time() - begun) / ROUNDS
     times = (peak[0] - before) / (4 * size * clients)
     print(f"{kind}: {cpu:.2f} s of CPU per round, peak {times:.2f} x the updates of a round")
+    return None
 
 
 if __name__ == "__main__":

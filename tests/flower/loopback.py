@@ -16,6 +16,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import InMemoryGrid
 
 RUN = 11
+ALIVE = 1e6  # seconds between heartbeats: nobody sends any, however long a test takes
 Handler = Callable[[str, Message], Message | None]  # (the site, its message) -> its answer, if any
 
 
@@ -37,8 +38,8 @@ class Loopback(InMemoryGrid):
 
     def connect(self, site: str, *, named: bool = True, key: bytes | None = None) -> int:
         name = site if named else None
-        node = self.state.create_node("<id:none>", "none", key or secrets.token_bytes(32), 30, name=name)
-        self.state.activate_node(node, 30)
+        node = self.state.create_node("<id:none>", "none", key or secrets.token_bytes(32), ALIVE, name=name)
+        self.state.activate_node(node, ALIVE)
         self.sites[node] = site
         return node
 

@@ -9,6 +9,7 @@ the strategy keeps between rounds is recorded with the model, and put back when 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from logging import INFO, WARNING
 from os import PathLike
@@ -23,7 +24,7 @@ from flwr.supercore import log
 from fedcrab.errors import ConfigError, RecordError
 from fedcrab.flower.arrays import array_layout
 from fedcrab.flower.fleet import Identities
-from fedcrab.flower.replies import ReplyCollector
+from fedcrab.flower.replies import Admitted, ReplyCollector
 from fedcrab.flower.run_metadata import RunMetadata, is_weighted_mean, run_metadata
 from fedcrab.flower.sent_config import RecordedConfig, SentMessages
 from fedcrab.flower.strategy_state import StrategyState
@@ -274,6 +275,7 @@ class Recorder(Strategy):
         if admitted.replies:
             aggregate = self._inside.get("aggregate_train", self.strategy.aggregate_train)
             made = aggregate(server_round + self._done, list(admitted.replies.values()))
+        admitted = self._let_go(admitted)
         if made[0] is not None:
             self._absent = recording.model.absent(made[0])
         after = recording.add(
@@ -291,6 +293,12 @@ class Recorder(Strategy):
             recording.settle()
         self._intake = None
         return after, made[1]
+
+    def _let_go(self, admitted: Admitted) -> Admitted:
+        """Without the replies, once the strategy has seen them; a loop of its own may look at them again."""
+        if self._grid is not None and not self._inside:
+            self._grid.let_go()
+        return replace(admitted, replies={})
 
     def _notes(self, recording: TrainingHistory) -> str:
         """What this round's messages said that the first round's did not."""

@@ -186,21 +186,24 @@ class PatientGrid(Grid):
         """As the grid inside."""
         return self._grid.pull_messages(message_ids)
 
+    def let_go(self) -> None:
+        """Empty the list of the last training's answers.
+
+        Flower's loop holds it until the next one has come in, and so the updates of two rounds at once.
+        """
+        self._given.clear()
+        self.replies = Replies()
+
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """At most one usable answer per node; who gave none is told in ``replies``.
-
-        The list of the round before is emptied: Flower's loop holds it until the next one has come in, and so
-        the updates of two rounds at once.
-        """
+        """At most one usable answer per node; who gave none is told in ``replies``."""
         messages = list(messages)
         self._waiting_since = None
         deadline = min(self._patience.deadline, timeout or self._patience.deadline)
         patience = replace(self._patience, deadline=deadline)
         if all(m.metadata.message_type == MessageType.TRAIN for m in messages):
-            self._given.clear()
-            self.replies = Replies()
+            self.let_go()
             self.replies = ask_nodes(self._grid, messages, patience, self._judge)
             self._given = list(self.replies.usable.values())
             return self._given
