@@ -1,4 +1,4 @@
-"""Who competes in benchmarks/simulator.py, on how many cores and threads."""
+"""Who competes in benchmarks/simulator.py, on how many cores, in how many processes and threads."""
 
 from __future__ import annotations
 
@@ -11,38 +11,61 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PEERS = ("fedjax", "pfl", "fluke", "fedlab", "flower")
+BY_HAND = ("lean_jax", "lean_torch")  # what a clever user writes without any framework
+THREADED = ("bare_torch", "pfl", "fluke", "fedlab", "lean_jax")  # who gains from threads inside a process
+ENVIRONMENTS = {"lean_jax": "jax"} | {name: name for name in PEERS}  # in the folder made by peers.sh
 
 
 @dataclass(frozen=True)
 class Entry:
+    """A contestant and its setting. ``processes`` are those it deals the clients out to itself."""
+
     name: str
     cores: int
-    threads: int  # that torch may use in one process
+    threads: int = 1  # in each process
+    processes: int = 1
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.cores} cores, {self.threads} threads"
+        return f"{self.name}, {self.cores} cores, {self.setting}"
+
+    @property
+    def setting(self) -> str:
+        """What it makes of its cores."""
+        if self.processes > 1:
+            return f"{self.processes} processes"
+        return f"{self.threads} thread{'s' * (self.threads > 1)}"
 
     def command(self, settings: dict, peers: Path, prefix: str) -> list[str]:
-        python = peers / self.name / "bin" / "python" if self.name in PEERS else Path(sys.executable)
-        told = json.dumps({**settings, "cores": self.cores, "threads": self.threads})
+        told = {"cores": self.cores, "threads": self.threads, "processes": self.processes}
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: self.cores]))
         script = HERE / "contestants" / f"on_{self.name}.py"
-        return [*shlex.split(prefix), "taskset", "-c", cores, str(python), str(script), told]
+        program = [str(python_of(self.name, peers)), str(script), json.dumps({**settings, **told})]
+        return [*shlex.split(prefix), "taskset", "-c", cores, *program]
+
+
+def python_of(name: str, peers: Path) -> Path:
+    """The interpreter of the environment that has what a contestant needs."""
+    return peers / ENVIRONMENTS[name] / "bin" / "python" if name in ENVIRONMENTS else Path(sys.executable)
 
 
 def entries(model: str, peers: Path, only: list[str], cores: int | None) -> list[Entry]:
-    installed = [name for name in PEERS if (peers / name / "bin" / "python").exists() and model != "own"]
+    """Everybody who is installed, knows the model and is wanted, each in all settings that make sense."""
+    known = ["fedcrab", "bare_torch", *(() if model == "own" else (*BY_HAND, *PEERS))]
     found = []
-    for name in ["fedcrab", "bare_torch", *installed]:
-        if only and name not in only:
+    for name in known:
+        if (only and name not in only) or not python_of(name, peers).exists():
             continue
-        found += [Entry(name, 1, 1), Entry(name, 2, 1)]
-        if name in ("bare_torch", "pfl", "fluke", "fedlab"):
-            found.append(Entry(name, 2, 2))
+        found += [Entry(name, 1), Entry(name, 2, processes=2 if name in BY_HAND else 1)]
+        if name in THREADED:
+            found.append(Entry(name, 2, threads=2))
     return [entry for entry in found if cores in (None, entry.cores)]
 
 
 def environment(entry: Entry) -> dict[str, str]:
-    """Only fedcrab needs to find this tree."""
-    path = os.pathsep.join([str(HERE / "contestants"), str(HERE.parent / "src")])
-    return {**os.environ, "PYTHONPATH": path} if entry.name == "fedcrab" else dict(os.environ)
+    """Only fedcrab needs to find this tree; XLA takes a thread per core unless it is told otherwise."""
+    found = dict(os.environ)
+    if entry.name == "fedcrab":
+        found["PYTHONPATH"] = os.pathsep.join([str(HERE / "contestants"), str(HERE.parent / "src")])
+    if entry.name == "lean_jax" and entry.threads == 1:
+        found |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "NPROC": "1"}
+    return found

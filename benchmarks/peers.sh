@@ -1,5 +1,5 @@
 #!/bin/sh
-# One virtual environment a peer, under the folder given: sh benchmarks/peers.sh ~/peers
+# One virtual environment per peer, under the folder given: sh benchmarks/peers.sh ~/peers
 # torch first, so that all that can run on the same version do (fluke and FedLab bring a newer one with torchvision).
 set -u
 folder=${1:?which folder should hold the environments?}
@@ -15,6 +15,7 @@ peer() {
 }
 
 peer fedjax fedjax jax
+python3 -m venv "$folder/jax" && "$folder/jax/bin/pip" install --quiet jax && echo "jax: installed" # for lean_jax
 peer pfl pfl
 peer fluke fluke-fl
 peer fedlab fedlab

@@ -16,20 +16,19 @@ def over(ours: list[float], theirs: list[float]) -> list[float]:
     )
 
 
-def show(model: str, rates: Rates, core_rates: Rates) -> None:
-    """The median of each, fedcrab over it turn by turn, the best, and those of a core second."""
+def show(model: str, rates: Rates, core_rates: Rates, first: dict[Entry, float]) -> None:
+    """The median of each, fedcrab over it turn by turn, the same per core second, and its first round."""
     ours = {entry.cores: entry for entry in rates if entry.name == "fedcrab"}
     print(
-        f"\n{model:<12}{'cores':>6}{'threads':>8}{'samples/s':>12}{'fedcrab is (quartiles)':>26}"
-        f"{'best':>12}{'fedcrab is':>12}{'/core second':>14}{'fedcrab is (quartiles)':>26}"
+        f"\n{model:<12}{'cores':>6}{'setting':>13}{'samples/s':>12}{'fedcrab is (quartiles)':>26}"
+        f"{'/core second':>14}{'fedcrab is (quartiles)':>26}{'first, s':>10}"
     )
     for entry in sorted(rates, key=lambda each: (each.cores, -median(rates[each]))):
         mine = ours.get(entry.cores, entry)
         wall, core = (over(found[mine], found[entry]) for found in (rates, core_rates))
-        best = max(rates[mine]) / max(rates[entry])
         print(
-            f"{entry.name:<12}{entry.cores:>6}{entry.threads:>8}{median(rates[entry]):>12,.0f}{told(wall):>26}"
-            f"{max(rates[entry]):>12,.0f}{best:>10.2f} x{median(core_rates[entry]):>14,.0f}{told(core):>26}"
+            f"{entry.name:<12}{entry.cores:>6}{entry.setting:>13}{median(rates[entry]):>12,.0f}{told(wall):>26}"
+            f"{median(core_rates[entry]):>14,.0f}{told(core):>26}{first[entry]:>10.1f}"
         )
     if {1, 2} <= ours.keys():
         one, two = rates[ours[1]], rates[ours[2]]
@@ -37,20 +36,21 @@ def show(model: str, rates: Rates, core_rates: Rates) -> None:
 
 
 def told(quartiles: list[float]) -> str:
+    """The median of ratios, and the quartiles."""
     low, middle, high = quartiles
     return f"{middle:.2f} x ({low:.2f} to {high:.2f})"
 
 
 def show_best(rates: Rates, core_rates: Rates) -> None:
     """Each contestant at its best setting, and fedcrab at its own over it."""
-    print(f"\n{'at its best':<12}{'wall':>20}{'fedcrab is (quartiles)':>26}", end="")
-    print(f"{'a core second':>20}{'fedcrab is (quartiles)':>26}")
+    print(f"\n{'at its best':<12}{'wall':>23}{'fedcrab is (quartiles)':>26}", end="")
+    print(f"{'per core second':>23}{'fedcrab is (quartiles)':>26}")
     for name in dict.fromkeys(entry.name for entry in rates):
         line = f"{name:<12}"
         for found in (rates, core_rates):
             mine, other = best_of("fedcrab", found), best_of(name, found)
-            setting = f"{other.cores} cores, {other.threads} threads"
-            line += f"{setting:>20}{told(over(found[mine], found[other])):>26}"
+            setting = f"{other.cores} cores, {other.setting}"
+            line += f"{setting:>23}{told(over(found[mine], found[other])):>26}"
         print(line)
 
 

@@ -8,8 +8,9 @@ from fedcrab.simulate.engines import engine_for, one_thread
 from fedcrab.simulate.engines import mlp_dual as dual
 from fedcrab.simulate.engines.mlp import layers_of
 from fedcrab.simulate.engines.mlp_dual import dual_is_faster
-from fedcrab.simulate.engines.mlp_step import ClientCache, Workspace, used_features
+from fedcrab.simulate.engines.mlp_step import SELDOM, ClientCache, Workspace, used_features
 from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
+from fedcrab.simulate.machine import Workplace
 from fedcrab.simulate.models import Architecture, read
 
 SEED = 5
@@ -83,14 +84,17 @@ def test_equal_after_every_single_step():
 def test_bits_do_not_depend_on_what_is_kept():
     module, local = wide(bias=True), LocalTraining(learning_rate=0.05)
     start = read(list(module.parameters()))
-    keeping, forgetting, never = (engine_for(module, local, seed=SEED) for _ in range(3))
-    forgetting._kept._most = 1
+    keeping, few, forgetting, never = (
+        engine_for(module, local, seed=SEED, workplace=Workplace(cache_bytes=size))
+        for size in (1 << 28, 100_000, 0, 1 << 28)
+    )
     for t in range(3):
         expected = trained(never, start, tasks_of(len(start)), round=t)
-        for engine in (keeping, forgetting):
+        for engine in (keeping, few, forgetting):
             assert torch.equal(trained(engine, start, tasks_of(len(start), held=True), round=t), expected)
-    assert keeping._kept._tensors
-    assert not forgetting._kept._tensors
+    assert len(keeping._dual.kernels._tensors) == len(SIZES)
+    assert 0 < len(few._dual.kernels._tensors) < len(SIZES)
+    assert not forgetting._dual.kernels._tensors
 
 
 def test_bits_do_not_depend_on_the_stack(monkeypatch):
@@ -110,7 +114,7 @@ def test_bits_do_not_depend_on_the_stack(monkeypatch):
 def test_how_many_are_stacked():
     layers, local = layers_of(MNIST.build()), LocalTraining()
     sizes = {
-        columns: dual.DualTraining(layers, local, ClientCache()).together(columns)
+        columns: dual.DualTraining(layers, local, cache_bytes=0).together(columns)
         for columns in (32, 608, 1024)
     }
     assert sizes[608] == 5
@@ -154,15 +158,39 @@ def test_where_it_pays():
     )
 
 
-def test_kept_is_what_was_used_last():
-    kept, made = ClientCache(most_bytes=2 * 4 * 10), []
+def hits(cache, clients, rounds):
+    """How often in the last of these rounds a client's tensor, of 10 numbers, was there."""
+    made = []
+    for _ in range(rounds):
+        made.clear()
+        for client in clients:
+            assert len(cache.get(client, lambda client=client: made.append(client) or torch.zeros(10))) == 10
+    return len(clients) - len(made)
 
-    def get(held):
-        return kept.get(held, "x", lambda: made.append(held) or torch.zeros(10))
 
-    for held in ("a", "b", "a", "c", "a", "b", None, None):
-        assert len(get(held)) == 10
-    assert made == ["a", "b", "c", "b", None, None]
+def test_what_is_kept_when_all_fit():
+    cache = ClientCache(most_bytes=3 * 40)
+    assert hits(cache, ["a", "b", "a", "c", "b"], 1) == 2
+    assert hits(cache, ["a", "b", None, None, "c"], 1) == 3
+
+
+@pytest.mark.parametrize("clients", [11, 20, 100])
+def test_clients_in_turn_find_almost_all_that_fits(clients):
+    """The ones used last would find none."""
+    cache = ClientCache(most_bytes=10 * 40)
+    assert hits(cache, range(clients), 30) >= 9 - clients // SELDOM
+    assert cache._bytes == sum(t.nbytes for t in cache._tensors.values()) <= 10 * 40
+
+
+def test_a_cache_follows_other_clients():
+    cache = ClientCache(most_bytes=10 * 40)
+    hits(cache, range(10), 5)
+    assert hits(cache, range(100, 105), 40) == 5
+
+
+def test_what_is_larger_than_the_cache_is_not_kept():
+    cache = ClientCache(most_bytes=39)
+    assert hits(cache, "aaa", 2) == 0
 
 
 def test_what_is_not_finite_comes_back_as_it_is():

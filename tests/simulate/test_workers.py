@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.simulate import LocalTraining, SimulatedFleet, iid, initial_model, load_dataset
-from fedcrab.simulate.fleet import cores, default_workers
+from fedcrab.simulate.client_data import MOST_HELD
+from fedcrab.simulate.machine import cores, default_workers
 from fedcrab.simulate.worker import split_clients
 
 pytestmark = pytest.mark.long(15)
@@ -137,8 +138,27 @@ def test_memory_is_given_back():
             derived.train(model, fleet.clients, round=index)
         del derived
         assert len(kept) == 30
+        assert descriptors() <= before + 3 * MOST_HELD
+        assert len(fleet._plant.shelf.pieces()) == 2 + MOST_HELD  # the data, the last round's, those held
+        del kept
         assert descriptors() <= before
-        assert len(fleet._plant.shelf.pieces()) == 2  # the data, and what was lent to the last round
+        assert len(fleet._plant.shelf.pieces()) == 2
+
+
+def test_updates_are_held_once():
+    """No copy beside the shared memory; and it is lent again as soon as nobody holds a part of it."""
+    digits = load_dataset("digits")
+    fleet = SimulatedFleet(digits, iid(digits.train_y, clients=4, seed=0), seed=0, workers=0)
+    model = initial_model(fleet.architecture, seed=0)
+    row = fleet.train(model, fleet.clients, round=0, epochs=0).vectors[2]
+    shelf = fleet._plant.shelf
+    (lent,) = (piece for number, piece in shelf.pieces().items() if number in shelf._held)
+    lent.arrays[1][2] = 7
+    assert (row == 7).all()
+    fleet.train(model, fleet.clients, round=1, epochs=0)
+    assert (row == 7).all()
+    del row
+    assert not shelf._held
 
 
 @given(

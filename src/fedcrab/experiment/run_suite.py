@@ -36,7 +36,7 @@ from fedcrab.experiment.suite_tables import (
     to_csv,
     write_text,
 )
-from fedcrab.simulate.fleet import cores
+from fedcrab.simulate.machine import cores
 from fedcrab.terminal import console, tell_aside
 from fedcrab.terminal_table import Column, FittedTable
 

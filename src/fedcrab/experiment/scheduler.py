@@ -28,7 +28,7 @@ from fedcrab.experiment.config import Config
 from fedcrab.experiment.matrix import Cell
 from fedcrab.experiment.processes import Processes, tell_parent
 from fedcrab.experiment.suite import MethodChoice, resolve
-from fedcrab.simulate.fleet import cores
+from fedcrab.simulate.machine import cores
 
 ENDED = "ended"
 TIMEOUT = 10  # seconds for a cluster to answer

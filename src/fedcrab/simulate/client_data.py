@@ -10,8 +10,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -24,6 +23,7 @@ from fedcrab.simulate.partition import Parts
 from fedcrab.types import ClientId
 
 LINE = 64
+MOST_HELD = 4  # pieces handed out at a time
 Spec = list[tuple[str, list[int]]]  # dtype and shape of each array
 _numbers = itertools.count()
 
@@ -38,9 +38,13 @@ def _places(spec: Spec) -> tuple[list[int], int]:
 
 def map_arrays(descriptor: int, spec: Spec) -> list[NDArray[np.generic]]:
     """The arrays in a piece of shared memory; the mapping lives as long as any of them."""
+    return _map(descriptor, spec)[1]
+
+
+def _map(descriptor: int, spec: Spec) -> tuple[mmap.mmap, list[NDArray[np.generic]]]:
     places, size = _places(spec)
     block = mmap.mmap(descriptor, size)
-    return [
+    return block, [
         np.frombuffer(block, dtype, prod(shape), place).reshape(shape)
         for (dtype, shape), place in zip(spec, places, strict=True)
     ]
@@ -73,6 +77,7 @@ class SharedArrays:
     def __init__(self) -> None:
         self._pieces: weakref.WeakValueDictionary[int, Shared] = weakref.WeakValueDictionary()
         self._spare: list[Shared] = []
+        self._held: set[int] = set()  # numbers of those handed out
 
     def allocate(self, spec: Spec) -> Shared:
         """A new piece with arrays of these types and shapes."""
@@ -80,15 +85,28 @@ class SharedArrays:
         self._pieces[piece.number] = piece
         return piece
 
-    @contextmanager
-    def lend(self, spec: Spec) -> Iterator[Shared]:
-        """A piece for one round, the one of the round before where it fits: fresh memory is slow to fill.
-
-        After an error it is not used again, since a worker may still write to it.
-        """
+    def lend(self, spec: Spec) -> Shared:
+        """A piece for one round, an earlier round's where it fits: fresh memory is slow to fill."""
         spare = self._spare.pop() if self._spare else None
-        piece = spare if spare is not None and spare.spec == spec else self.allocate(spec)
-        yield piece
+        return spare if spare is not None and spare.spec == spec else self.allocate(spec)
+
+    def hand_out(self, piece: Shared) -> list[NDArray[np.generic]]:
+        """The arrays of a lent piece, for good: no copy is made, however large they are.
+
+        When nobody holds one of them any more, the piece can be lent again. One that is never handed out,
+        after an error, is not lent again, since a worker may still write to it. Of somebody who holds on to
+        the arrays of many rounds the later ones are copies: a mapping takes file descriptors.
+        """
+        if len(self._held) >= MOST_HELD:
+            self._spare[:] = [piece]
+            return [np.array(array) for array in piece.arrays]
+        block, arrays = _map(piece.descriptor, piece.spec)
+        self._held.add(piece.number)
+        weakref.finalize(block, self._take_back, piece).atexit = False
+        return arrays
+
+    def _take_back(self, piece: Shared) -> None:
+        self._held.discard(piece.number)
         self._spare[:] = [piece]
 
     def pieces(self) -> dict[int, Shared]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -13,6 +12,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.simulate.client_data import ClientExamples, Shared, SharedArrays, hold_examples, hold_parts
 from fedcrab.simulate.data import Dataset, Images, Labels
 from fedcrab.simulate.engines.plain import LocalTraining
+from fedcrab.simulate.machine import MEGABYTE, Workplace, check_device, default_cache, default_workers
 from fedcrab.simulate.models import Architecture, layout_of
 from fedcrab.simulate.partition import Parts
 from fedcrab.simulate.worker import ClientJob, Job, JobRunner, split_clients
@@ -50,10 +50,18 @@ class SimulatedFleet:
         seed: int,
         local: LocalTraining | None = None,
         workers: int | None = None,  # processes; 0 trains in this one, None: FEDCRAB_WORKERS, or one per core
+        device: str = "cpu",  # "cuda" or "mps", where there is one
+        cache_mb: int | None = None,  # megabytes that all workers may keep; None: FEDCRAB_CACHE_MB, or 1/8
     ) -> None:
+        check_device(device)
         if isinstance(architecture, str):
             architecture = Architecture(architecture, dataset.shape, dataset.classes)
-        self._plant = _plant(architecture, local or LocalTraining(), seed, workers)
+        count = default_workers(device) if workers is None else workers
+        cache = default_cache() if cache_mb is None else cache_mb * MEGABYTE
+        if count < 0 or cache < 0:
+            raise ConfigError(f"workers and cache_mb must be 0 or more, got {count} and {cache_mb}")
+        workplace = Workplace(device, cache // max(count, 1))
+        self._plant = _plant(architecture, local or LocalTraining(), seed, count, workplace)
         self._holdings = hold_parts(self._plant.shelf, dataset, parts)
         self._time = 0
 
@@ -82,10 +90,10 @@ class SimulatedFleet:
             raise ConfigError(f"epochs must be 0 or more, got {epochs}")
         if np.shape(model) != (size,):
             raise ConfigError(f"the model has {size} numbers, got an array of shape {np.shape(model)}")
-        with self._plant.shelf.lend([("f4", [size]), ("f4", [len(asked), size])]) as call:
-            call.arrays[0][:] = model
-            self._run(self._jobs(call, asked, round, epochs))
-            updates = np.array(call.arrays[1], np.float32)
+        call = self._plant.shelf.lend([("f4", [size]), ("f4", [len(asked), size])])
+        call.arrays[0][:] = model
+        self._run(self._jobs(call, asked, round, epochs))
+        updates = self._plant.shelf.hand_out(call)[1].view(np.float32)
         weights = np.array([self._holdings[client].count for client in asked], np.float64)
         return Updates(asked, updates, weights)
 
@@ -154,29 +162,15 @@ def _derived(plant: _FleetParts, holdings: dict[ClientId, ClientExamples], time:
     return fleet
 
 
-def _plant(architecture: Architecture, local: LocalTraining, seed: int, workers: int | None) -> _FleetParts:
-    count = default_workers() if workers is None else workers
-    if count < 0:
-        raise ConfigError(f"workers must be 0 or more, got {count}")
-    if count and architecture.name.startswith("__main__:"):
+def _plant(
+    architecture: Architecture, local: LocalTraining, seed: int, workers: int, workplace: Workplace
+) -> _FleetParts:
+    if workers and architecture.name.startswith("__main__:"):
         raise ConfigError(
             f"model {architecture.name!r} cannot be found by worker processes; "
             "put it in a module of its own, or take workers=0"
         )
     layout = layout_of(architecture.build())
-    bench = JobRunner(architecture, local, seed=seed)
-    processes = Workers(count, architecture, local, seed=seed) if count else None
+    bench = JobRunner(architecture, local, seed=seed, workplace=workplace)
+    processes = Workers(workers, architecture, local, seed=seed, workplace=workplace) if workers else None
     return _FleetParts(architecture, local, layout, SharedArrays(), bench, processes)
-
-
-def default_workers() -> int:
-    """The number in FEDCRAB_WORKERS, else one worker process per core."""
-    given = os.environ.get("FEDCRAB_WORKERS", "")
-    if given and not given.isdecimal():
-        raise ConfigError(f"FEDCRAB_WORKERS must be a whole number, 0 or more, got {given!r}")
-    return int(given) if given else cores()
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

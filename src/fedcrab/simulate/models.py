@@ -186,7 +186,8 @@ def write(parts: Sequence[Tensor], vector: Tensor) -> None:
 
 def read(parts: Sequence[Tensor]) -> Tensor:
     """The flat vector of tensors, as a copy."""
-    return torch.cat([torch.zeros(0), *(part.detach().reshape(-1).float() for part in parts)])
+    flat = [part.detach().reshape(-1).float() for part in parts]
+    return torch.cat(flat) if flat else torch.zeros(0)
 
 
 def initial_model(architecture: Architecture, *, seed: int) -> Vector:

@@ -25,6 +25,7 @@ from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.simulate.client_data import map_arrays
 from fedcrab.simulate.engines import engine_for, one_thread
 from fedcrab.simulate.engines.plain import LocalTraining, Task
+from fedcrab.simulate.machine import Workplace
 from fedcrab.simulate.models import Architecture
 from fedcrab.types import ClientId
 
@@ -106,8 +107,12 @@ class Job:
 class JobRunner:
     """Where jobs are done: one module and its engine, on one thread."""
 
-    def __init__(self, architecture: Architecture, local: LocalTraining, *, seed: int) -> None:
-        self._engine = engine_for(architecture.build(), local, seed=seed, shape=architecture.shape)
+    def __init__(
+        self, architecture: Architecture, local: LocalTraining, *, seed: int, workplace: Workplace
+    ) -> None:
+        self._engine = engine_for(
+            architecture.build(), local, seed=seed, shape=architecture.shape, workplace=workplace
+        )
 
     @property
     def together(self) -> int:
@@ -195,7 +200,10 @@ def _listen(channel: socket.socket, inbox: Inbox) -> None:
 def _bench(message: Message) -> JobRunner:
     described = message["architecture"]
     architecture = Architecture(described["name"], tuple(described["shape"]), described["classes"])
-    return JobRunner(architecture, LocalTraining(**message["local"]), seed=message["seed"])
+    workplace = Workplace(**message["workplace"])
+    return JobRunner(
+        architecture, LocalTraining(**message["local"]), seed=message["seed"], workplace=workplace
+    )
 
 
 def _share(message: Message, descriptors: list[int], arrays: dict[int, list[NDArray[np.generic]]]) -> None:

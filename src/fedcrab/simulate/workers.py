@@ -22,6 +22,7 @@ from dataclasses import asdict
 from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.simulate.client_data import Shared
 from fedcrab.simulate.engines.plain import LocalTraining
+from fedcrab.simulate.machine import Workplace
 from fedcrab.simulate.models import Architecture
 from fedcrab.simulate.worker import Job, Message, receive, send
 
@@ -71,9 +72,22 @@ class _Worker:
 class Workers:
     """Processes that do jobs; started when first needed, and again after an interrupted round."""
 
-    def __init__(self, count: int, architecture: Architecture, local: LocalTraining, *, seed: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        architecture: Architecture,
+        local: LocalTraining,
+        *,
+        seed: int,
+        workplace: Workplace,
+    ) -> None:
         self.count, self._lock = count, threading.Lock()
-        self._greeting: Message = {"architecture": asdict(architecture), "local": asdict(local), "seed": seed}
+        self._greeting: Message = {
+            "architecture": asdict(architecture),
+            "local": asdict(local),
+            "seed": seed,
+            "workplace": asdict(workplace),
+        }
         self._started: list[_Worker] = []
         weakref.finalize(self, _let_go, self._started, os.getpid())
 
@@ -113,12 +127,13 @@ class Workers:
                         busy.unregister(key.fileobj)
 
     def _take(self, waiting: dict[int, Job], place: int) -> Job:
-        """The first of the jobs that fall to this worker in every round, else the first of any.
+        """The first of the jobs that fall to this worker in every round, else the last of any.
 
-        It may have kept what it made of those clients' examples.
+        It may have kept what it made of those clients' examples; of others' jobs it takes the same few, the
+        least, in every round.
         """
         own = (number for number in waiting if number % len(self._started) == place)
-        return waiting.pop(next(own, next(iter(waiting))))
+        return waiting.pop(next(own, next(reversed(waiting))))
 
     def close(self) -> None:
         """End the processes; the next job starts new ones."""

@@ -11,16 +11,28 @@ from torch import nn
 from fedcrab.simulate.engines.cnn import ChannelsLast, CnnEngine, batch_last, rewritten
 from fedcrab.simulate.engines.mlp import MlpEngine, layers_of
 from fedcrab.simulate.engines.plain import Engine, LocalTraining, PlainEngine
+from fedcrab.simulate.machine import Workplace
 
 
-def engine_for(module: nn.Module, local: LocalTraining, *, seed: int, shape: Sequence[int] = ()) -> Engine:
+def engine_for(
+    module: nn.Module,
+    local: LocalTraining,
+    *,
+    seed: int,
+    shape: Sequence[int] = (),
+    workplace: Workplace | None = None,
+) -> Engine:
     """The fastest engine that computes what the plain loop computes for this module.
 
-    ``shape`` is that of an example, without which the fastest one for CNNs cannot be made.
+    ``shape`` is that of an example, without which the fastest one for CNNs cannot be made. The fast ones are
+    made for processors; any other device has the plain loop.
     """
+    workplace = workplace or Workplace()
+    if workplace.device != "cpu":
+        return PlainEngine(module, local, seed=seed, device=workplace.device)
     layers = layers_of(module)
     if layers is not None:
-        return MlpEngine(layers, local, seed=seed)
+        return MlpEngine(layers, local, seed=seed, cache_bytes=workplace.cache_bytes)
     network = rewritten(module)
     if network is not None:
         return CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)

@@ -125,10 +125,13 @@ def _placed(linears: list[nn.Linear]) -> list[LinearLayer]:
 class MlpEngine:
     """Trains clients in stacks of a few; the result of each is that of the plain loop up to rounding."""
 
-    def __init__(self, layers: list[LinearLayer], local: LocalTraining, *, seed: int) -> None:
+    def __init__(
+        self, layers: list[LinearLayer], local: LocalTraining, *, seed: int, cache_bytes: int
+    ) -> None:
         self._layers, self._local, self._seed = layers, local, seed
-        self._kept = ClientCache()
-        self._primal, self._dual = PrimalTraining(layers, local), DualTraining(layers, local, self._kept)
+        self._features = ClientCache(cache_bytes // 8)
+        self._primal = PrimalTraining(layers, local)
+        self._dual = DualTraining(layers, local, cache_bytes=cache_bytes * 7 // 8)
 
     @property
     def together(self) -> int:
@@ -158,7 +161,7 @@ class MlpEngine:
         x = task.x.reshape(len(task.y), -1)
         if self._local.weight_decay or not finite:
             return StackMember(task, x, torch.arange(x.shape[1]), dual=False)
-        features = self._kept.get(task.held, "features", lambda: used_features(x))
+        features = self._features.get(task.held, lambda: used_features(x))
         dual = dual_is_faster(
             self._layers, self._local, examples=len(x), features=len(features), epochs=epochs
         )

@@ -233,8 +233,10 @@ def dual_is_faster(
 class DualTraining:
     """Trains one stack after the other."""
 
-    def __init__(self, layers: list[LinearLayer], local: LocalTraining, kept: ClientCache) -> None:
-        self._layers, self._local, self._kept = layers, local, kept
+    def __init__(self, layers: list[LinearLayer], local: LocalTraining, *, cache_bytes: int) -> None:
+        self._layers, self._local = layers, local
+        self.kernels = ClientCache(cache_bytes * 3 // 4)  # half the work of a round to make again
+        self.examples = ClientCache(cache_bytes // 4)  # a twentieth
         self._room = Workspace()
 
     def together(self, columns: int) -> int:
@@ -245,12 +247,13 @@ class DualTraining:
         """Train these from ``start`` with the drawn orders of their examples; write local minus start."""
         layer, above = self._layer(learners), self._above(start, learners)
         first = [orders[0] for orders in drawn]
-        for place, each in enumerate(learners):
-            layer.load(place, self._kernel(each), self._before(start, each), each.task.y, first[place])
+        examples = [self._examples(each) for each in learners]
+        for place, (each, x) in enumerate(zip(learners, examples, strict=True)):
+            layer.load(place, self._kernel(each, x), self._before(start, each, x), each.task.y, first[place])
         self._epochs(layer, above, [each.count for each in learners], drawn)
-        for place, each in enumerate(learners):
+        for place, (each, x) in enumerate(zip(learners, examples, strict=True)):
             narrowing = self._narrowing(each)
-            update = _update(narrowing.layers[0], layer.moved(place, first[place]), self._examples(each))
+            update = _update(narrowing.layers[0], layer.moved(place, first[place]), x)
             narrowing.widen(torch.cat([*update, above.update(place)]), each.features, each.task.update)
 
     def _epochs(self, layer: DualLayer, above: Stack, counts: Sequence[int], drawn: Orders) -> None:
@@ -274,11 +277,10 @@ class DualTraining:
         batch = min(self._local.batch, learners[0].count)
         return Stack(moved(rest, -first.after), self._local, starts, batch=batch)
 
-    def _before(self, start: Tensor, learner: StackMember) -> Tensor:
+    def _before(self, start: Tensor, learner: StackMember, x: Tensor) -> Tensor:
         """The first layer's outputs with the weights of the start."""
         narrowing = self._narrowing(learner)
-        model = narrowing.narrow(start, learner.features)
-        return _outputs(narrowing.layers[0], model, self._examples(learner))
+        return _outputs(narrowing.layers[0], narrowing.narrow(start, learner.features), x)
 
     def _narrowing(self, learner: StackMember) -> UsedFeatures:
         return UsedFeatures(self._layers, len(learner.features))
@@ -290,13 +292,11 @@ class DualTraining:
             narrowing.examples(learner.x, learner.features, x)
             return x
 
-        return self._kept.get(learner.task.held, "examples", make)
+        return self.examples.get(learner.task.held, make)
 
-    def _kernel(self, learner: StackMember) -> Tensor:
-        def make() -> Tensor:
-            return kernel_of(self._examples(learner), bias=self._layers[0].bias is not None)
-
-        return self._kept.get(learner.task.held, "kernel", make)
+    def _kernel(self, learner: StackMember, x: Tensor) -> Tensor:
+        bias = self._layers[0].bias is not None
+        return self.kernels.get(learner.task.held, lambda: kernel_of(x, bias=bias))
 
 
 def _outputs(layer: LinearLayer, model: Tensor, x: Tensor) -> Tensor:

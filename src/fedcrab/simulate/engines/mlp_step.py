@@ -14,6 +14,7 @@ What is kept from round to round: what is made of clients' examples, and memory 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -238,31 +239,44 @@ class UsedFeatures:
         return narrow[: self._outputs * self.width].view(-1, self.width)[:, : self._inputs]
 
 
-MOST_BYTES = 256 << 20
+SELDOM = 16
 
 
 class ClientCache:
-    """Tensors by key, the ones used last, as many as fit."""
+    """Tensors by key, as many as fit; which ones stay is by use.
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._tensors: dict[Hashable, Tensor] = {}
-        self._most, self._bytes = most_bytes, 0
+    Where clients train in turn and not all fit, "the ones used last" would never find any: each is thrown
+    out just before its turn. So once it is full, of those that come only one in ``SELDOM`` stays, and the
+    others take each other's place (bimodal insertion: Qureshi et al., ISCA 2007).
+    """
 
-    def get(self, held: Hashable, what: str, make: Callable[[], Tensor]) -> Tensor:
+    def __init__(self, most_bytes: int) -> None:
+        self._tensors: OrderedDict[Hashable, Tensor] = OrderedDict()  # the next to go comes first
+        self._most, self._bytes, self._refused = most_bytes, 0, 0
+
+    def get(self, held: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """The one kept for these examples, or a new one; ``held`` of None names no examples."""
         if held is None:
             return make()
-        found = self._tensors.pop((held, what), None)
+        found = self._tensors.get(held)
         if found is None:
             found = make()
-            self._bytes += found.nbytes
-        self._tensors[held, what] = found
-        self._let_go()
+            self._keep(held, found)
+        else:
+            self._tensors.move_to_end(held)
         return found
 
-    def _let_go(self) -> None:
-        while self._bytes > self._most:
-            self._bytes -= self._tensors.pop(next(iter(self._tensors))).nbytes
+    def _keep(self, key: Hashable, tensor: Tensor) -> None:
+        if tensor.nbytes > self._most:
+            return
+        full = self._bytes + tensor.nbytes > self._most
+        while self._bytes + tensor.nbytes > self._most:
+            self._bytes -= self._tensors.popitem(last=False)[1].nbytes
+        self._tensors[key] = tensor
+        self._bytes += tensor.nbytes
+        self._refused += full
+        if full and self._refused % SELDOM:
+            self._tensors.move_to_end(key, last=False)
 
 
 class Workspace:

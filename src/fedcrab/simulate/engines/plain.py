@@ -108,8 +108,9 @@ class PlainEngine:
 
     together = 1
 
-    def __init__(self, module: nn.Module, local: LocalTraining, *, seed: int) -> None:
-        self._module, self._local, self._seed = module, local, seed
+    def __init__(self, module: nn.Module, local: LocalTraining, *, seed: int, device: str = "cpu") -> None:
+        self._module, self._local, self._seed = module.to(device), local, seed
+        self._device = torch.device(device)
         self._tensors = list(tensors(module).values())
         self._parameters = [p for p in module.parameters() if p.requires_grad]
 
@@ -121,14 +122,21 @@ class PlainEngine:
                 self._one(start, task, round, epochs)
 
     def _one(self, start: Tensor, task: Task, round: int, epochs: int) -> None:
-        draws = rng_for(self._seed, "module", round, task.client)  # for dropout and the like
-        torch.default_generator.manual_seed(int(draws.integers(2**62)))
+        self._seed_draws(round, task.client)
         write(self._tensors, start)
         descent = Sgd(self._parameters, self._local)
+        x, y = task.x.to(self._device), task.y.to(self._device)
         for order in orders(self._seed, round, task.client, count=len(task.y), epochs=epochs):
-            for rows in torch.split(order, self._local.batch):
-                descent.step(self._gradients(task.x.index_select(0, rows), task.y.index_select(0, rows)))
-        torch.sub(read(self._tensors), start, out=task.update)
+            for rows in torch.split(order.to(self._device), self._local.batch):
+                descent.step(self._gradients(x.index_select(0, rows), y.index_select(0, rows)))
+        torch.sub(read(self._tensors).cpu(), start, out=task.update)
+
+    def _seed_draws(self, round: int, client: ClientId) -> None:
+        """For dropout and the like: torch's generator for this device, and the processor's."""
+        seed = int(rng_for(self._seed, "module", round, client).integers(2**62))
+        torch.default_generator.manual_seed(seed)
+        if self._device.type != "cpu":
+            torch.manual_seed(seed)
 
     def _gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor | None]:
         loss = nn.functional.cross_entropy(self._module(x), y)
