@@ -36,6 +36,8 @@ LENGTH = 24  # hexadecimal digits of a key
 def identity(config: Config, method: ResolvedMethod, *, membership: bool) -> dict[str, Any]:
     """All that determines a cell, as plain values: the defaults of what is named stand in it too."""
     training = config.model_dump(mode="json", exclude={"history"})
+    if config.device == "cpu":
+        del training["device"]  # as in the keys of cells that are older than this setting
     training["aggregation"] = _whole(config.aggregation, names.RULES, "rule")
     training["clients"]["partition"] = _whole(config.clients.partition, names.PARTITIONS, "partition")
     if config.attack is not None:

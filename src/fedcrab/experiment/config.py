@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -86,6 +86,7 @@ class Config(ConfigSection):
     seed: int = Field(default=0, ge=0)
     rounds: int = Field(default=40, ge=1)
     model: str = "mlp"
+    device: Literal["cpu", "cuda", "mps"] = "cpu"  # where clients train
     data: Data = Data()
     clients: Clients = Clients()
     local: LocalConfig = LocalConfig()
@@ -94,8 +95,8 @@ class Config(ConfigSection):
     history: HistoryConfig = HistoryConfig()
 
     def to_json(self) -> str:
-        """As one line of text, to be kept with a history."""
-        return self.model_dump_json()
+        """As one line of text, to be kept with a history; without the device where it is a processor."""
+        return self.model_dump_json(exclude={"device"} if self.device == "cpu" else None)
 
     @classmethod
     def from_json(cls, text: str) -> Config:

@@ -126,8 +126,11 @@ def prepare(config: Config, *, workers: int | None = None) -> Setup:
     parts = parts_of(config, dataset.train_y)
     architecture = Architecture(config.model, dataset.shape, dataset.classes)
     local = LocalTraining(**config.local.model_dump())
-    honest = SimulatedFleet(dataset, parts, architecture, seed=config.seed, local=local, workers=workers)
-    predictor, attackers = Predictor(architecture), attackers_of(config, honest)
+    honest = SimulatedFleet(
+        dataset, parts, architecture, seed=config.seed, local=local, workers=workers, device=config.device
+    )
+    predictor = Predictor(architecture, device=config.device)
+    attackers = attackers_of(config, honest)
     return Setup(
         config=config,
         dataset=dataset,

@@ -58,8 +58,10 @@ class SimulatedFleet:
             architecture = Architecture(architecture, dataset.shape, dataset.classes)
         count = default_workers(device) if workers is None else workers
         cache = default_cache() if cache_mb is None else cache_mb * MEGABYTE
-        if count < 0 or cache < 0:
-            raise ConfigError(f"workers and cache_mb must be 0 or more, got {count} and {cache_mb}")
+        if count < 0:
+            raise ConfigError(f"workers must be 0 or more, got {count}")
+        if cache < 0:
+            raise ConfigError(f"cache_mb must be 0 or more, got {cache_mb}")
         workplace = Workplace(device, cache // max(count, 1))
         self._plant = _plant(architecture, local or LocalTraining(), seed, count, workplace)
         self._holdings = hold_parts(self._plant.shelf, dataset, parts)

@@ -24,10 +24,11 @@ LogProbabilities = NDArray[np.float32]
 class Predictor:
     """The module of an architecture, in evaluation mode, for any number of flat models."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, *, device: str = "cpu") -> None:
         module = architecture.build()
-        fast = rewritten(module)
-        self._module: nn.Module = (fast or module).eval()
+        fast = rewritten(module) if device == "cpu" else None
+        self._module: nn.Module = (fast or module).eval().to(device)
+        self._device = torch.device(device)
         self._prepare = channels_last if fast else torch.clone
         self._tensors: Sequence[Tensor] = list(tensors(self._module).values())
         self._shape = architecture.shape
@@ -42,7 +43,11 @@ class Predictor:
             return torch.cat(pieces).numpy()
 
     def _piece(self, x: Images) -> Tensor:
-        return torch.log_softmax(self._module(self._prepare(torch.tensor(x))), -1)
+        return torch.log_softmax(self._scores(x), -1).cpu()
+
+    def _scores(self, x: Images) -> Tensor:
+        scores: Tensor = self._module(self._prepare(torch.tensor(x).to(self._device)))
+        return scores
 
     def predict(self, model: Vector, x: Images) -> NDArray[np.float32]:
         """The softmax output: (examples, classes)."""
@@ -64,8 +69,8 @@ class Predictor:
         write(self._tensors, torch.tensor(model))
         with torch.enable_grad():
             for rows in (order[i : i + SMALL] for i in range(0, len(order), SMALL)):
-                scores = self._module(self._prepare(torch.tensor(x[rows]))) / temperature
-                wanted = torch.log_softmax(torch.tensor(goal[rows]) / temperature, -1)
+                scores = self._scores(x[rows]) / temperature
+                wanted = torch.log_softmax(torch.tensor(goal[rows]).to(self._device) / temperature, -1)
                 loss = nn.functional.kl_div(
                     torch.log_softmax(scores, -1), wanted, reduction="batchmean", log_target=True
                 )
@@ -74,7 +79,7 @@ class Predictor:
                 with torch.no_grad():
                     for parameter, slope in zip(parameters, slopes, strict=True):
                         parameter.sub_(slope, alpha=rate)
-        return np.array(read(self._tensors).numpy())
+        return np.array(read(self._tensors).cpu().numpy())
 
     def accuracy(self, model: Vector, x: Images, y: Labels) -> float:
         """The share of examples whose likeliest class is their label."""
