@@ -19,10 +19,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.errors import ConfigError
+from fedcrab.errors import ConfigError, shown
 from fedcrab.vectors import Matrix64, add_products, stretches
 
 Rows = Sequence[NDArray[np.floating]] | NDArray[np.floating]
+WIDTH = 4  # rows whose blocks fit the cache together
 WORST_CONDITION = 1e12  # of the small system; beyond it the solution has no digits that mean anything
 
 
@@ -31,42 +32,70 @@ def hessian_product(moved: Rows, changed: Rows, vector: NDArray[np.floating]) ->
 
     None where the pairs determine no such matrix: a pair of nothing, or a singular system.
     """
+    (factors,) = hessian_factors(moved, [changed], vector)
+    return None if factors is None else _combination([*moved, *changed, vector], factors)
+
+
+def hessian_factors(
+    moved: Rows, changed: Sequence[Rows], vector: NDArray[np.floating]
+) -> list[Matrix64 | None]:
+    """H̃·vector of many functions at the same points, each as factors of [ΔW, its ΔG, vector].
+
+    ``changed`` has the rows Δg of each function; what has nothing to do with them is computed once.
+    """
     pairs = _check(moved, changed, vector)
-    gram = _gram([*moved, *changed, vector])
-    lengths = np.sqrt(np.diagonal(gram)[:pairs])
-    if not (lengths.all() and np.isfinite(gram).all()):
+    shared = [*moved, vector]
+    same, own = _gram(shared), _cross(shared, changed)
+    lengths = np.sqrt(np.diagonal(same)[:pairs])
+    if not (lengths.all() and np.isfinite(same).all()):
+        return [None] * len(changed)
+    return [_factors(same, products, lengths) for products in own]
+
+
+def _factors(same: Matrix64, own: Matrix64, lengths: Matrix64) -> Matrix64 | None:
+    """The factors of one function, from the products of ΔW and v with each other and with its ΔG."""
+    if not np.isfinite(own).all():
         return None
-    unit = np.concatenate([1 / lengths, 1 / lengths, [1.0]])
-    products = gram * np.outer(unit, unit)
-    solution = _solve(products, pairs)
+    pairs, unit = len(lengths), 1 / lengths
+    points = np.concatenate([unit, [1.0]])
+    solution = _solve(same * np.outer(points, points), own * np.outer(points, unit), pairs)
     if solution is None:
         return None
     sigma, p = solution
-    factors = unit * np.concatenate([-sigma * p[pairs:], -p[:pairs], [sigma]])
-    return _combination([*moved, *changed, vector], factors)
+    return np.concatenate([-sigma * p[pairs:] * unit, -p[:pairs] * unit, [sigma]])
 
 
-def _solve(products: Matrix64, pairs: int) -> tuple[float, Matrix64] | None:
-    """σ and p, from the inner products of all Δw, all Δg and v, in that order."""
-    w, g = slice(0, pairs), slice(pairs, 2 * pairs)
-    A = products[w, g]
+def _solve(same: Matrix64, own: Matrix64, pairs: int) -> tuple[float, Matrix64] | None:
+    """σ and p, from the inner products of all Δw and v with each other, and with all Δg."""
+    A = own[:pairs]
     sigma = float(A[-1, -1])  # ⟨Δw, Δw⟩ is 1
     D, L = np.diag(np.diagonal(A)), np.tril(A, -1)
-    system = np.block([[-D, L.T], [L, sigma * products[w, w]]])
+    system = np.block([[-D, L.T], [L, sigma * same[:pairs, :pairs]]])
     if not system.any() or np.linalg.cond(system) > WORST_CONDITION:
         return None
-    return sigma, np.linalg.solve(system, np.concatenate([products[g, -1], sigma * products[w, -1]]))
+    return sigma, np.linalg.solve(system, np.concatenate([own[-1], sigma * same[:pairs, -1]]))
 
 
-def _check(moved: Rows, changed: Rows, vector: NDArray[np.floating]) -> int:
+def _check(moved: Rows, changed: Sequence[Rows], vector: NDArray[np.floating]) -> int:
     """How many pairs there are."""
-    shapes = {np.shape(row) for row in (*moved, *changed)}
-    if not len(moved) or len(moved) != len(changed) or shapes != {np.shape(vector)}:
+    shapes = {np.shape(row) for row in (*moved, *(row for rows in changed for row in rows))}
+    counts = {len(rows) for rows in changed} or {len(moved)}
+    if not len(moved) or counts != {len(moved)} or shapes != {np.shape(vector)}:
         raise ConfigError(
             "L-BFGS takes as many differences of gradients as of points, at least one, all as long as the "
-            f"vector; got {len(changed)} and {len(moved)} of shapes {sorted(shapes)}, {np.shape(vector)}"
+            f"vector; got {shown(counts)} and {len(moved)} of shapes {sorted(shapes)}, {np.shape(vector)}"
         )
     return len(moved)
+
+
+def _cross(shared: Sequence[NDArray[np.floating]], changed: Sequence[Rows]) -> Matrix64:
+    """The products of the shared rows with those of each function: (function, shared row, its row)."""
+    found = np.zeros((len(changed), len(shared), len(changed[0]) if len(changed) else 0))
+    for part in stretches((slice(0, len(shared[0])),), WIDTH):
+        points = _block(shared, part)
+        for products, rows in zip(found, changed, strict=True):
+            products += points @ _block(rows, part).T
+    return found
 
 
 def _gram(rows: Sequence[NDArray[np.floating]]) -> Matrix64:
@@ -85,7 +114,7 @@ def _combination(rows: Sequence[NDArray[np.floating]], factors: Matrix64) -> Mat
     return total
 
 
-def _block(rows: Sequence[NDArray[np.floating]], part: slice) -> Matrix64:
+def _block(rows: Rows, part: slice) -> Matrix64:
     block = np.empty((len(rows), part.stop - part.start))
     for place, row in zip(block, rows, strict=True):
         place[:] = row[part]

@@ -7,15 +7,20 @@ A stretch fits the processor's cache in float64, so sums are exact enough and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from fedcrab.types import Vector
 
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 STRETCH = 1 << 18  # numbers at a time: 2 MB as float64
 
 
@@ -71,7 +76,7 @@ def squared_distances(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
 BLOCK = 2**16  # numbers looked at together: they stay in the cache
 DOT = 2**13  # numbers of one dot product, for the same reason
 PRODUCT = 2**18  # multiplications of one product of few rows: BLAS starts no threads for so few
-FEW = 64  # rows; with more of them, threads are worth their start
+FEW = 64  # rows; with more of them a product has work enough for threads
 Matrix64 = NDArray[np.float64]
 
 
@@ -102,13 +107,49 @@ def stretches(trained: Sequence[slice], rows: int) -> Iterator[slice]:
             yield slice(start, min(start + width, stretch.stop))
 
 
-def add_products(gram: Matrix64, block: Matrix64) -> None:
-    """Gram += block·blockᵀ, a few columns at a time.
+class _BlasThreads:
+    """How many blocks of code ask for one thread at the moment; the first sets it, the last sets it back."""
 
-    A thread of BLAS waits for its next product by spinning: on a busy machine that costs ten times the work.
+    lock, asking = Lock(), 0
+    limits: Any = None
+    controller: Any = None
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Inside this block a product runs in the thread that asks for it.
+
+    A thread of BLAS waits for its next product by spinning, and a product for all of its threads: on a busy
+    machine that costs ten times the work. Threads of our own, each with a product of its own, do neither.
     """
+    with _BlasThreads.lock:
+        if not _BlasThreads.asking:
+            _BlasThreads.controller = _BlasThreads.controller or ThreadpoolController()
+            _BlasThreads.limits = _BlasThreads.controller.limit(limits=1, user_api="blas")
+        _BlasThreads.asking += 1
+    try:
+        yield
+    finally:
+        with _BlasThreads.lock:
+            _BlasThreads.asking -= 1
+            if not _BlasThreads.asking:
+                _BlasThreads.limits.restore_original_limits()
+
+
+def in_halves(work: Callable[[Sequence[Part]], Result], parts: Sequence[Part]) -> list[Result]:
+    """What ``work`` gives of the first and of the second half of the parts, each in a thread of its own."""
+    middle = (len(parts) + 1) // 2
+    if middle == len(parts):
+        return [work(parts)]
+    with ThreadPoolExecutor(1) as beside:
+        second = beside.submit(work, parts[middle:])
+        return [work(parts[:middle]), second.result()]
+
+
+def add_products(gram: Matrix64, block: Matrix64) -> None:
+    """Gram += block·blockᵀ, a few columns at a time: of few rows, so few that BLAS starts no threads."""
     rows = len(block)
-    width = PRODUCT // (rows * (rows + 1)) if rows <= FEW else max(64, 2**14 // rows)
+    width = PRODUCT // (rows * (rows + 1)) if rows <= FEW else block.shape[1]
     for start in range(0, block.shape[1], width):
         columns = block[:, start : start + width]
         gram += columns @ columns.T

@@ -11,6 +11,7 @@ from hypothesis import given
 from fedcrab import ConfigError, DamagedError, Everything, History, Round, Selective
 from fedcrab.history.consistency import least_residual, round_problems
 from fedcrab.history.gram import measure
+from fedcrab.history.participants import Participants
 from fedcrab.history.records import RoundRecord
 from fedcrab.history.verify import seal, verify
 from fedcrab.vectors import InMemory
@@ -188,8 +189,7 @@ def measured(each: Round, *, known: bool) -> RoundRecord:
     found = measure(updates.vectors, each.aggregate, means, (slice(0, size),))
     selected = np.ones(len(updates.clients), bool)
     numbers = (updates.weights, found.norms, found.cosines, selected)
-    hashes = ("",) * len(updates.clients)
-    references = (0,) * known
+    present = Participants(updates.clients, *numbers, b"", found.coordinates)
     return RoundRecord(
         each.index,
         1.0,
@@ -198,11 +198,8 @@ def measured(each: Round, *, known: bool) -> RoundRecord:
         "",
         "",
         None,
-        updates.clients,
-        *numbers,
-        hashes,
-        references,
-        found.coordinates,
+        (0,) * known,
+        present,
         (),
     )
 
@@ -227,18 +224,9 @@ def test_the_least_residual_is_that_of_a_search() -> None:
 
 
 FORGERIES = {
-    "a norm": (
-        "UPDATE clients SET norm = norm * 1.001 WHERE round = 1 AND client = '0'",
-        "the norm of client '0'",
-    ),
-    "a cosine": (
-        "UPDATE clients SET cosine = 0.99 WHERE round = 1 AND cosine < 0.6",
-        "no aggregate has these",
-    ),
-    "a cosine above 1": (
-        "UPDATE clients SET cosine = 1.5 WHERE round = 1 AND client = '0'",
-        "a cosine above 1",
-    ),
+    "a norm": ({"norms": 1e3}, "the norm of client '0'"),
+    "a cosine": ({"cosines": -0.99}, "no aggregate has these"),
+    "a cosine above 1": ({"cosines": 1.5}, "a cosine above 1"),
 }
 
 
@@ -247,7 +235,7 @@ def test_a_forged_number_is_named_whatever_its_hashes_say(name: str, tmp_path: P
     edit, said = FORGERIES[name]
     record(tmp_path / "h", training(rounds=3), selection=Selective(clients=1.0))
     ledger = (tmp_path / "h" / "ledger.sqlite").read_bytes()
-    content, entries, digest = forge.edited(ledger, lambda c: c.execute(edit))
+    content, entries, digest = forge.edited(ledger, forge.client_with(1, "0", **edit))
     forge.put_ledger(tmp_path / "h", content, entries, digest)
     (problem,) = History.verify(tmp_path / "h")
     assert said in problem
@@ -256,8 +244,8 @@ def test_a_forged_number_is_named_whatever_its_hashes_say(name: str, tmp_path: P
 def test_a_kept_update_that_the_ledger_does_not_know_is_named(tmp_path: Path) -> None:
     record(tmp_path / "h", training(rounds=3), selection=Everything())
     ledger = (tmp_path / "h" / "ledger.sqlite").read_bytes()
-    edit = f"UPDATE clients SET sha256 = '{'0' * 64}' WHERE round = 1 AND client = '2'"
-    content, entries, digest = forge.edited(ledger, lambda c: c.execute(edit))
+    edit = forge.client_with(1, "2", raw_digests=bytes(32))
+    content, entries, digest = forge.edited(ledger, edit)
     forge.put_ledger(tmp_path / "h", content, entries, digest)
     (problem,) = History.verify(tmp_path / "h")
     assert "the update of client '2' has another sha256" in problem

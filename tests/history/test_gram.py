@@ -1,11 +1,15 @@
 """Norms of combinations from few numbers equal those from the vectors."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcrab.history.gram import measure, measure_sketched, sketch_error
+from fedcrab.errors import DamagedError
+from fedcrab.history.gram import FEWEST_DIGITS, LENGTH_ERROR, measure, measure_sketched, sketch_error
+from fedcrab.history.number_planes import EXACT, decode, encode, rounded
 from fedcrab.vectors import InMemory
 
 
@@ -41,9 +45,65 @@ def test_any_combination_has_the_length_that_the_vectors_give(
     direct = np.linalg.norm(factors @ everything)
     scale = np.abs(factors) @ np.linalg.norm(everything, axis=1)
     ours = np.linalg.norm(found.combine(range(len(everything)), factors))
-    assert ours == pytest.approx(direct, rel=1e-6, abs=1e-13 * scale)
+    assert ours == pytest.approx(direct, rel=LENGTH_ERROR, abs=1e-13 * scale)
     lengths = np.linalg.norm(everything, axis=1)
     assert (abs(found.gram() - everything @ everything.T) <= 1e-12 * np.outer(lengths, lengths)).all()
+
+
+@given(st.integers(0, 2**32), st.integers(65, 90), st.sampled_from([90, 300]), st.floats(0, 8))
+def test_rounding_changes_no_length_by_more_than_is_said(
+    seed: int, rows: int, size: int, nearness: float
+) -> None:
+    """Also of the combination that is the hardest: along the least singular vector."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=size) + 10.0**-nearness * rng.normal(size=(rows, size))
+    vectors = vectors.astype(np.float32)
+    found = measure(vectors, vectors[0], [], (slice(0, size),)).coordinates
+    exact = vectors.astype(float)
+    unit = exact / np.linalg.norm(exact, axis=1)[:, None]
+    least = np.linalg.svd(unit, full_matrices=False)[0][:, -1] / np.linalg.norm(exact, axis=1)
+    for factors in (least, rng.normal(size=rows), rng.normal(size=rows) - 1 / rows):
+        ours = np.linalg.norm(found.combine(range(rows), factors))
+        direct, scale = np.linalg.norm(factors @ exact), np.abs(factors) @ np.linalg.norm(exact, axis=1)
+        assert ours == pytest.approx(direct, rel=1.01 * LENGTH_ERROR, abs=1e-13 * scale)
+
+
+def test_copies_have_one_row_and_cost_no_digits() -> None:
+    rng = np.random.default_rng(3)
+    vectors, trained = rng.normal(size=(80, 400)).astype(np.float32), (slice(0, 400),)
+    vectors[4] = vectors[1]
+    found = measure(vectors, vectors[0], [], trained).coordinates
+    assert found.digits < EXACT
+    assert found.digits == measure(np.delete(vectors, 4, axis=0), vectors[0], [], trained).coordinates.digits
+    assert not found.combine([1, 4], [1.0, -1.0]).any()
+    vectors[4, 0] = np.nextafter(vectors[4, 0], np.float32(9))
+    assert measure(vectors, vectors[0], [], trained).coordinates.digits == EXACT
+
+
+def test_rounds_of_few_clients_are_not_rounded() -> None:
+    vectors = np.random.default_rng(4).normal(size=(20, 50)).astype(np.float32)
+    found = measure(vectors, vectors[0], [], (slice(0, 50),)).coordinates
+    assert found.digits == EXACT
+    assert found.gram() == pytest.approx(
+        vectors.astype(float) @ vectors.T.astype(float), rel=1e-12, abs=1e-12
+    )
+
+
+@given(
+    st.lists(st.floats(-1e60, 1e60), max_size=40),
+    st.integers(FEWEST_DIGITS, EXACT),
+)
+def test_numbers_come_back_from_their_planes(values: list[float], digits: int) -> None:
+    numbers = rounded(np.array(values, np.float64), digits)
+    assert np.array_equal(decode(encode(numbers, digits), len(numbers), digits), numbers)
+    normal = np.abs(values) > 1e-300
+    assert (np.abs(numbers - values)[normal] <= 2.0 ** (-digits - 1) * np.abs(values)[normal] * 1.0001).all()
+
+
+@given(st.binary(max_size=80), st.integers(0, 5), st.integers(0, 60))
+def test_planes_of_a_stranger_are_refused_in_a_sentence(content: bytes, count: int, digits: int) -> None:
+    with suppress(DamagedError):
+        decode(content, count, digits)
 
 
 def test_norms_and_cosines_by_hand() -> None:

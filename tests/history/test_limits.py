@@ -29,7 +29,7 @@ from fedcrab import (
     admit,
 )
 from fedcrab.admission import LONGEST_ID, LONGEST_TEXT, MOST_EXAMPLES, no_updates
-from fedcrab.history.ledger_reader import LONGEST_JSON, MOST_NUMBERS
+from fedcrab.history.ledger_rows import LONGEST_JSON, MOST_NUMBERS
 from fedcrab.history.limits import MOST_COORDINATES, MOST_POINTS, MOST_SEED
 from fedcrab.history.snapshots import HEADER, header
 from trials.layouts import LAYOUTS

@@ -12,12 +12,19 @@ import sqlite3
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedcrab import FedcrabError, History, plan
 from fedcrab.history.chain import GENESIS, HEAD, LEDGER, link
-from fedcrab.history.ledger_reader import _load
+from fedcrab.history.gram import Coordinates
+from fedcrab.history.ledger_file import LedgerFile
+from fedcrab.history.ledger_reader import held, load
+from fedcrab.history.participants import DIGEST, pack_numbers, unpack
+from fedcrab.history.records import RoundRecord, Settings
 
 PAGE = 4096
 TABLES = ("charter", "rounds", "windows", "closing")
@@ -59,14 +66,36 @@ def _chain(connection: sqlite3.Connection) -> tuple[int, str]:
         if _is_table(connection, table)
         for (place,) in connection.execute(f"SELECT entry FROM {table}")
     )
-    digest = GENESIS
+    digest, file, charter = GENESIS, LedgerFile(Path(LEDGER), sealed=True), None
     for place, table in places:
-        entry, _ = _load(connection, table, place)
+        entry, _ = load(connection, table, place, file)
+        charter = entry if isinstance(entry, Settings) else charter
+        if isinstance(entry, RoundRecord):
+            try:
+                entry = None if charter is None else _held(connection, entry, charter, file)
+            except (FedcrabError, ValueError, TypeError, OverflowError):
+                entry = None
         if entry is None:  # no reader gets beyond this one
             break
         digest = link(digest, entry)
         connection.execute(f"UPDATE {table} SET hash = ? WHERE entry = ?", (digest, place))
     return len(places), digest
+
+
+def _held(
+    connection: sqlite3.Connection, entry: RoundRecord, charter: Settings, file: LedgerFile
+) -> RoundRecord:
+    """The round with its clients and its coordinates in memory; the hash of the latter as it must be."""
+    entry = held(connection, entry, charter, file)
+    found = entry.present()
+    if entry.in_columns:
+        query = "SELECT coordinates FROM participants WHERE round = ?"
+        digest = hashlib.sha256(connection.execute(query, (entry.index,)).fetchone()[0]).hexdigest()
+        edit = "UPDATE participants SET coordinates_sha256 = ? WHERE round = ?"
+        connection.execute(edit, (digest, entry.index))
+        return held(connection, entry, charter, file)
+    numbers = found.coordinates.held.read_from(connection)
+    return replace(entry, present=replace(found, coordinates=replace(found.coordinates, held=numbers)))
 
 
 def _is_table(connection: sqlite3.Connection, name: str) -> bool:
@@ -90,6 +119,26 @@ def charter_with(**changes: Any) -> Edit:
     def edit(connection: sqlite3.Connection) -> None:
         (text,) = connection.execute("SELECT settings FROM charter").fetchone()
         connection.execute("UPDATE charter SET settings = ?", (json.dumps({**json.loads(text), **changes}),))
+
+    return edit
+
+
+def client_with(round: int, client: str, **changes: Any) -> Edit:
+    """Other numbers of one client in a round: ``norms``, ``cosines``, ``raw_digests``…"""
+
+    def edit(connection: sqlite3.Connection) -> None:
+        query = "SELECT ids, numbers FROM participants WHERE round = ?"
+        found = unpack(*connection.execute(query, (round,)).fetchone(), Coordinates(0, False, np.zeros(0)))
+        at = found.clients.index(client)
+        for name, value in changes.items():
+            column = getattr(found, name)
+            if isinstance(column, bytes):
+                changed = column[: DIGEST * at] + value + column[DIGEST * (at + 1) :]
+            else:
+                changed = np.where(np.arange(len(column)) == at, value, column)
+            found = replace(found, **{name: changed})
+        edit = "UPDATE participants SET numbers = ? WHERE round = ?"
+        connection.execute(edit, (pack_numbers(found), round))
 
     return edit
 

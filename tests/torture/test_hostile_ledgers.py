@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import pytest
 
 from torture import forge
@@ -84,7 +87,7 @@ def test_another_schema_is_refused(victim, name):
     assert all("not a fedcrab ledger" in sentence for sentence in refused)
 
 
-@pytest.mark.parametrize("table", ["closing", "windows", "rounds", "clients", "rejections"])
+@pytest.mark.parametrize("table", ["closing", "windows", "rounds", "participants", "rejections"])
 @pytest.mark.parametrize("levels", [1, 4, 9])
 def test_pages_that_point_to_each_other_cost_nothing(victim, table, levels):
     victim.put(forge.tower(victim.ledger, table, levels))
@@ -101,6 +104,12 @@ def insert_many(table: str, rows: int, *values: str) -> forge.Edit:
     )
 
 
+def growing_planes(size: int) -> bytes:
+    """Packed planes that would become a thousand times as long."""
+    packed = zlib.compress(bytes(1000 * size // 10), 9)
+    return struct.pack("<QQQ", *([len(packed)] * 3)) + packed * 3
+
+
 DENSE = {
     "closings": insert_many("closing", 500_000, "n", "0", "''"),
     "rejections": insert_many("rejections", 150_000, "0", "n - 100", "''", "''"),
@@ -113,9 +122,13 @@ DENSE = {
     "a deep list": lambda c: c.execute("UPDATE charter SET settings = ?", ("[" * 10**7,)),
     "long references": set_cell("rounds", "compared_with", "[" + "0," * 3_000_000 + "0]", 0),
     "a long decision": set_cell("windows", "chosen", "[" + "0," * 3_000_000 + "0]", 0),
-    "long coordinates": set_cell("rounds", "coordinates", bytes(10**7), 0),
+    "long coordinates": set_cell("participants", "coordinates", bytes(10**7), 0),
+    "coordinates twice": set_cell("rounds", "coordinates", bytes(10**7), 0),
+    "planes that grow": set_cell("participants", "coordinates", growing_planes(10**7), 0),
+    "long numbers": set_cell("participants", "numbers", bytes(10**7), 0),
+    "ids without end": set_cell("participants", "ids", "\n".join(map("{:07}".format, range(10**6))), 0),
     "a long reason": set_cell("rejections", "reason", "\N{CRAB}" * 10**6, 0),
-    "a long id": set_cell("clients", "client", "\N{CRAB}" * 10**6, 0),
+    "a long id": set_cell("participants", "ids", "\N{CRAB}" * 10**6, 0),
 }
 
 

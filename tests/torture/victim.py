@@ -15,6 +15,7 @@ HASH = "ab" * 32
 COLUMNS = {
     "rounds": "entry round loss divergence start after mean updates compared_with sketched coordinates",
     "clients": "round client examples norm cosine selected sha256",
+    "participants": "round ids numbers digits coordinates_sha256 coordinates",
     "rejections": "round place client reason",
     "windows": "entry number first last chosen reference",
     "closing": "entry rounds",

@@ -33,10 +33,10 @@ must be the server's own: attackers who report losses could turn this around.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite
+from math import floor, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,6 +166,7 @@ def _t(moves: Matrix64, falls: Matrix64) -> float:
 FEWEST = 4  # clients, below which there are no two groups and a deviation inside them
 RARE, DEGREES = 0.005, 5
 CUTS = 2  # of each signal, the clearest first
+BLOCK = 2**18  # numbers drawn at a time
 Group = NDArray[np.bool_]
 
 
@@ -234,7 +235,22 @@ def separations(rows: Matrix64) -> Matrix64:
 def usual(n: int) -> Matrix64:
     """q_k of n numbers of one group, for k from 1 to n - 1."""
     draws, rng = max(1000, 80_000 // n), rng_for(0, "one group", n)
-    kinds = rng.standard_t(DEGREES, size=(draws, n)), rng.random((draws, n))
-    rare = [np.quantile(separations(np.sort(kind, axis=1)), 1 - RARE, axis=0) for kind in kinds]
-    worst = np.max(rare, axis=0)
+    kinds = (lambda rows: rng.standard_t(DEGREES, size=(rows, n))), (lambda rows: rng.random((rows, n)))
+    worst = np.max([_exceeded_rarely(kind, draws, n) for kind in kinds], axis=0)
     return np.asarray(np.maximum(worst, worst[::-1]))
+
+
+def _exceeded_rarely(draw: Callable[[int], Matrix64], draws: int, n: int) -> Matrix64:
+    """What the separation at each cut exceeds in a share RARE of so many samples: its quantile.
+
+    Only the largest are held, so that thousands of numbers take no more memory than the samples of a block.
+    """
+    held = draws - floor((1 - RARE) * (draws - 1))
+    largest, rows = np.full((0, n - 1), -np.inf), max(1, BLOCK // n)
+    for done in range(0, draws, rows):
+        found = separations(np.sort(draw(min(rows, draws - done)), axis=1))
+        found = np.concatenate([largest, found])
+        largest = found if len(found) <= held else np.partition(found, -held, axis=0)[-held:]
+    share = (1 - RARE) * (draws - 1) % 1
+    lowest = np.partition(largest, (0, 1), axis=0)[:2]
+    return np.asarray(lowest[0] + share * (lowest[1] - lowest[0]))

@@ -23,7 +23,7 @@ from flwr.supercore import log
 from fedcrab.errors import HistoryError
 from fedcrab.flower.run_metadata import KEY, ROUND, RunMetadata
 from fedcrab.history import History
-from fedcrab.history.ledger_reader import LONGEST_JSON
+from fedcrab.history.ledger_rows import LONGEST_JSON
 from fedcrab.types import ClientId
 
 Setting = tuple[str, str]  # the record's name and the key in it

@@ -6,22 +6,58 @@ matrix K = X·Xᵀ, so ‖Σ a_i·point_i‖ = ‖aᵀX‖. The factor is kept i
 the digits when attackers are nearly honest; X loses none. Above the limit the coordinates are a seeded
 Johnson-Lindenstrauss sketch of each point, and the same formula holds with the error of
 :func:`sketch_error`.
+
+X is rounded to as few binary digits m as leave every length right. With U the rows of X scaled to length 1,
+λ the least eigenvalue of U·Uᵀ and b_i = a_i·‖X_i‖, rounding moves aᵀX by at most ‖b‖·2^(-m-1)·√points while
+‖aᵀX‖ ≥ √λ·‖b‖; so no length changes by more than
+
+    2^(-m-1) · √(points / λ)  ≤  LENGTH_ERROR        of itself, whatever the combination.
+
+Copies of an update have one row, rounded once, and count as one point. Rounds of few points are not rounded.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, log2, sqrt
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrab.history.number_planes import EXACT, rounded
 from fedcrab.seeds import rng_for
-from fedcrab.vectors import BLOCK, InMemory, Matrix64, Sliced, add_products, norm, stretches
+from fedcrab.vectors import (
+    BLOCK,
+    FEW,
+    InMemory,
+    Matrix64,
+    Sliced,
+    add_products,
+    in_halves,
+    norm,
+    one_blas_thread,
+    stretches,
+)
 
 WIDE = 2  # times as many columns as points are taken into the triangle at once: it is made again each time
-SAFE_EIGENVALUE = 1e-6  # of the correlation matrix; above it K's own rounding costs X at most 1e-7
+SAFE = 10  # λ of 4^-10, about 1e-6: above it K's own rounding costs X at most 1e-7
+LENGTH_ERROR = 1e-6  # the most that rounding changes any length by, relative to it
+FEWEST_DIGITS, SKETCH_DIGITS = 26, 28
+
+
+class StoredNumbers(Protocol):
+    """Coordinates in a ledger, read when they are asked for."""
+
+    def __len__(self) -> int:
+        """How many numbers there are."""
+        ...
+
+    def read(self) -> Matrix64:
+        """All of them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,33 +66,48 @@ class Coordinates:
 
     points: int
     sketched: bool
-    numbers: Matrix64  # packed triangle, or (points × sketch size)
+    held: Matrix64 | StoredNumbers  # packed triangle, or (points × sketch size)
+    digits: int = EXACT  # binary ones that each number has
+
+    @property
+    def numbers(self) -> Matrix64:
+        """The packed triangle, or the sketches one after the other."""
+        return self.held if isinstance(self.held, np.ndarray) else self.held.read()
 
     @property
     def width(self) -> int:
         """How many coordinates a point has."""
-        return len(self.numbers) // self.points if self.sketched and self.points else self.points
+        return len(self.held) // self.points if self.sketched and self.points else self.points
 
     def row(self, point: int) -> Matrix64:
         """The coordinates of one point; those after the last given are zero."""
+        return self._row(self.numbers, point)
+
+    def _row(self, numbers: Matrix64, point: int) -> Matrix64:
         if self.sketched:
-            return self.numbers[point * self.width : (point + 1) * self.width]
+            return numbers[point * self.width : (point + 1) * self.width]
         start = point * (point + 1) // 2
-        return self.numbers[start : start + point + 1]
+        return numbers[start : start + point + 1]
 
     def combine(self, points: Sequence[int], factors: Sequence[float] | Matrix64) -> Matrix64:
         """The coordinates of Σ factor·point."""
+        numbers = self.numbers
+        if self.sketched and len(points):
+            return np.asarray(np.asarray(factors) @ numbers.reshape(self.points, -1)[np.asarray(points)])
         total = np.zeros(self.width)
         for point, factor in zip(points, factors, strict=True):
-            row = self.row(point)
+            row = self._row(numbers, point)
             total[: len(row)] += float(factor) * row
         return total
 
     def rows(self, points: Sequence[int]) -> Matrix64:
         """The coordinates of these points, a row each, zeros and all."""
+        numbers = self.numbers
+        if self.sketched and len(points):
+            return np.asarray(numbers.reshape(self.points, -1)[np.asarray(points)])
         full = np.zeros((len(points), self.width))
         for place, point in enumerate(points):
-            row = self.row(point)
+            row = self._row(numbers, point)
             full[place, : len(row)] = row
         return full
 
@@ -82,16 +133,80 @@ def measure(
     trained: Sequence[slice],
 ) -> GramMeasures:
     """One pass over the updates: norms, cosines with the aggregate, exact coordinates."""
-    clients, points = len(vectors), len(vectors) + len(references)
-    gram = np.zeros((points + 1, points + 1))  # the aggregate is the last row
-    for part in stretches(trained, points + 1):
-        add_products(gram, _block(vectors, [*references, InMemory(aggregate)], part))
-    exact = _cholesky(gram[:-1, :-1])
-    if exact is None:
-        exact = _orthogonal(vectors, references, trained)
+    with one_blas_thread():
+        return _measure(vectors, aggregate, references, trained)
+
+
+def _measure(
+    vectors: NDArray[np.float32],
+    aggregate: NDArray[np.float32],
+    references: Sequence[Sliced],
+    trained: Sequence[slice],
+) -> GramMeasures:
+    clients = len(vectors)
+    gram = _products(vectors, [*references, InMemory(aggregate)], trained)  # the aggregate is the last row
     norms = np.sqrt(np.diagonal(gram))
     cosines = _cosines(gram[:clients, -1], norms[:clients], norms[-1])
-    return GramMeasures(norms[:clients], cosines, Coordinates(points, False, _pack(exact)))
+    return GramMeasures(norms[:clients], cosines, _exact(gram[:-1, :-1], vectors, references, trained))
+
+
+def _products(
+    vectors: NDArray[np.float32], references: Sequence[Sliced], trained: Sequence[slice]
+) -> Matrix64:
+    """K of all points, its parts summed in two threads where there are many points."""
+    points = len(vectors) + len(references)
+
+    def total(parts: Sequence[slice]) -> Matrix64:
+        gram = np.zeros((points, points))
+        for part in parts:
+            add_products(gram, _block(vectors, references, part))
+        return gram
+
+    parts = list(stretches(trained, points))
+    return np.sum(in_halves(total, parts), axis=0) if points > FEW else total(parts)
+
+
+def _exact(
+    gram: Matrix64, vectors: NDArray[np.float32], references: Sequence[Sliced], trained: Sequence[slice]
+) -> Coordinates:
+    """X with X·Xᵀ = K: from K where that is far from singular, else from the vectors themselves."""
+    points = np.arange(len(gram))
+    there = np.flatnonzero(np.diagonal(gram) > 0)
+    found = _cholesky(gram, there)
+    if found is None:
+        points = _first_alike(vectors, len(gram), trained)
+        there = np.intersect1d(there, points)
+        found = _cholesky(gram, there) if len(there) < len(gram) else None
+    if found is None:
+        lower, digits = _orthogonal(vectors, references, trained, there), EXACT
+    else:
+        lower, digits = found
+    full = np.zeros_like(gram)
+    full[np.ix_(there, there)] = lower
+    return Coordinates(len(gram), False, rounded(_pack(full[points]), digits), digits)
+
+
+def _first_alike(vectors: NDArray[np.float32], points: int, trained: Sequence[slice]) -> NDArray[np.intp]:
+    """For each point the first that is equal to it."""
+    first: dict[bytes, int] = {}
+    alike = np.arange(points)
+    for place, vector in enumerate(vectors):
+        digest = hashlib.sha256()
+        for part in trained:
+            digest.update(np.ascontiguousarray(vector[part]).data)
+        alike[place] = first.setdefault(digest.digest(), place)
+    return alike
+
+
+def digits_needed(points: int, eigenvalue: float) -> int:
+    """The fewest binary digits with which no length changes by more than ``LENGTH_ERROR``.
+
+    A round of few points is small as it is, and keeps them all.
+    """
+    if points <= FEW:
+        return EXACT
+    digits = ceil(log2(sqrt(points / eigenvalue) / LENGTH_ERROR)) - 1
+    return min(max(digits, FEWEST_DIGITS), EXACT)
 
 
 def _cosines(dots: Matrix64, norms: Matrix64, length: float) -> Matrix64:
@@ -109,31 +224,56 @@ def _block(vectors: NDArray[np.float32], references: Sequence[Sliced], part: sli
     return block
 
 
-def _cholesky(gram: Matrix64) -> Matrix64 | None:
-    """X with X·Xᵀ = K, where K is far enough from singular for its rounding not to matter; else None."""
-    scale = np.sqrt(np.diagonal(gram))
-    there = np.flatnonzero(scale > 0)
-    correlation = gram[np.ix_(there, there)] / np.outer(scale[there], scale[there])
-    try:
-        np.linalg.cholesky(correlation - SAFE_EIGENVALUE * np.eye(len(there)))
-        lower = np.linalg.cholesky(correlation)
-    except np.linalg.LinAlgError:
+def _cholesky(gram: Matrix64, there: NDArray[np.intp]) -> tuple[Matrix64, int] | None:
+    """X of these points and the digits that it needs, where K's rounding does not matter; else None."""
+    scale = np.sqrt(np.diagonal(gram)[there])
+    correlation = gram[np.ix_(there, there)] / np.outer(scale, scale)
+    power = _least_power(correlation)
+    if power is None:
         return None
-    exact = np.zeros_like(gram)
-    exact[np.ix_(there, there)] = lower * scale[there, None]
-    return exact
+    return np.linalg.cholesky(correlation) * scale[:, None], digits_needed(len(there), 4.0**-power)
+
+
+def _least_power(correlation: Matrix64) -> int | None:
+    """The least k for which every eigenvalue is above 4^-k, by bisection; None where 4^-SAFE is not below."""
+    if not _exceeds(correlation, SAFE):
+        return None
+    below, enough = 0, SAFE
+    while enough - below > 1:
+        middle = (below + enough) // 2
+        below, enough = (below, middle) if _exceeds(correlation, middle) else (middle, enough)
+    return enough
+
+
+def _exceeds(correlation: Matrix64, power: int) -> bool:
+    """Whether every eigenvalue is above 4^-power."""
+    try:
+        np.linalg.cholesky(correlation - 4.0**-power * np.eye(len(correlation)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def _orthogonal(
-    vectors: NDArray[np.float32], references: Sequence[Sliced], trained: Sequence[slice]
+    vectors: NDArray[np.float32],
+    references: Sequence[Sliced],
+    trained: Sequence[slice],
+    there: NDArray[np.intp],
 ) -> Matrix64:
-    """X by orthogonal transformations alone: slower, and as accurate as the vectors themselves."""
+    """X of these points by orthogonal transformations alone: slower, and as accurate as the vectors."""
     points = len(vectors) + len(references)
-    upper = np.zeros((0, points))
-    for part in stretches(trained, min(points, BLOCK // (WIDE * points) + 1)):
-        rows = np.vstack([upper, _block(vectors, references, part).T])
-        upper = np.asarray(np.linalg.qr(rows, mode="r"))
-    exact = np.zeros((points, points))
+
+    def triangle(parts: Sequence[slice]) -> Matrix64:
+        upper = np.zeros((0, len(there)))
+        for part in parts:
+            rows = np.vstack([upper, _block(vectors, references, part)[there].T])
+            upper = np.asarray(np.linalg.qr(rows, mode="r"))
+        return upper
+
+    parts = list(stretches(trained, min(points, BLOCK // (WIDE * points) + 1)))
+    both = in_halves(triangle, parts) if points > FEW else [triangle(parts)]
+    upper = both[0] if len(both) == 1 else np.asarray(np.linalg.qr(np.vstack(both), mode="r"))
+    exact = np.zeros((len(there), len(there)))
     exact[:, : len(upper)] = upper.T
     return exact
 
@@ -173,7 +313,8 @@ def measure_sketched(
         sketch[:, rng.permutation(size)[: block.shape[1]]] += block * signs
     norms = np.sqrt(squares)
     cosines = _cosines(dots, norms, norm(aggregate, trained))
-    return GramMeasures(norms, cosines, Coordinates(len(sketch), True, sketch.reshape(-1)))
+    numbers = rounded(sketch.reshape(-1), SKETCH_DIGITS)
+    return GramMeasures(norms, cosines, Coordinates(len(sketch), True, numbers, SKETCH_DIGITS))
 
 
 def _runs(trained: Sequence[slice], size: int) -> Iterator[slice]:

@@ -318,7 +318,7 @@ class History:
     @property
     def clients(self) -> tuple[ClientId, ...]:
         """Every client that was ever part of a round."""
-        return tuple(sorted({client for entry in self.rounds for client in entry.clients}))
+        return self.contents.clients
 
     def model(self, round: int) -> Vector:
         """M_t of a kept or pending round, checked against its hash.

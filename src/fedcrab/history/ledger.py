@@ -1,4 +1,4 @@
-"""The ledger: entries in an SQLite file, one row per round, one row per client of a round.
+"""The ledger: entries in an SQLite file, one row per round and one with the columns of its clients.
 
 Written in WAL mode with synchronous=FULL: what is committed is on the disk. Entries are only ever added.
 """
@@ -9,14 +9,15 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from logging import getLogger
 from pathlib import Path
 from time import monotonic, sleep
 
-import numpy as np
-
 from fedcrab.errors import HistoryError
 from fedcrab.history.migrate import format_of, migrate
+from fedcrab.history.number_planes import encode
+from fedcrab.history.participants import pack_ids, pack_numbers
 from fedcrab.history.records import ClosingRecord, Record, RoundRecord, WindowRecord, instant_text
 
 APPLICATION = 0x46454443  # "FEDC", in the header of the file
@@ -93,8 +94,8 @@ class Ledger:
 
     def _insert_round(self, place: int, entry: RoundRecord, digest: str) -> None:
         names = (entry.start, entry.after, entry.mean, entry.updates)
-        points = np.ascontiguousarray(entry.coordinates.numbers, "<f8").tobytes()
-        shape = (json.dumps(entry.references), int(entry.coordinates.sketched), points)
+        found = entry.present()
+        shape = (json.dumps(entry.references), int(found.coordinates.sketched), b"")
         added = (  # since format 1, in their order
             instant_text(entry.began),
             instant_text(entry.ended),
@@ -104,9 +105,9 @@ class Ledger:
         )
         row = (place, entry.index, entry.loss, entry.divergence, *names, *shape, digest, *added)
         self._put("rounds", row)
-        columns = (column.tolist() for column in entry.columns())
-        for row in zip(entry.clients, *columns, entry.digests, strict=True):
-            self._put("clients", (entry.index, *row))
+        points = encode(found.coordinates.numbers, found.coordinates.digits)
+        columns = (pack_ids(found), pack_numbers(found), found.coordinates.digits)
+        self._put("participants", (entry.index, *columns, sha256(points).hexdigest(), points))
         for at, left_out in enumerate(entry.rejected):
             self._put("rejections", (entry.index, at, left_out.client, left_out.reason))
 

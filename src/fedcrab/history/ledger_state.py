@@ -14,6 +14,8 @@ from fedcrab.history.ledger_reader import read_rounds
 from fedcrab.history.records import ClosingRecord, Record, RoundRecord, Settings, WindowRecord, describe
 from fedcrab.history.selection import Compact
 from fedcrab.history.state import State
+from fedcrab.history.stored_participants import StoredParticipants
+from fedcrab.types import ClientId
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class NeededFile:
 class LedgerState:
     """The entries so far. Every entry added must be the one that the entries before it call for.
 
-    Where they are ``stored`` in a ledger, rounds are not held but read when they are asked for.
+    A writer knows where they are ``stored`` and holds no round: they are read when they are asked for.
     """
 
     def __init__(self, charter: Settings, digest: str, stored: Path | None = None) -> None:
@@ -44,6 +46,7 @@ class LedgerState:
         self.windows: list[WindowRecord] = []
         self._kept: list[int] = []
         self._settled: set[str] = set()  # the snapshots of kept rounds, which stay
+        self._clients: tuple[str, tuple[ClientId, ...]] | None = None  # at this head
 
     def add(self, entry: Record, digest: str) -> None:
         """Take in the next entry."""
@@ -109,6 +112,14 @@ class LedgerState:
     def kept(self) -> tuple[int, ...]:
         """The rounds whose models are kept, decided ones only."""
         return tuple(self._kept)
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Every client that was ever part of a round."""
+        if self._clients is None or self._clients[0] != self.head:
+            found = {client for entry in self.rounds for client in entry.clients}
+            self._clients = self.head, tuple(sorted(found))
+        return self._clients[1]
 
     @property
     def references(self) -> tuple[int, ...]:
@@ -197,14 +208,18 @@ class StoredRounds(Sequence[RoundRecord]):
     def _read(self, wanted: Sequence[int]) -> list[RoundRecord]:
         held = {entry.index: entry for entry in (self._contents.now.last, *self._contents.pending) if entry}
         places = [self._contents.place(t) for t in wanted if t not in held]
-        found = iter(read_rounds(self._path, places) if places else ())
+        found = iter(read_rounds(self._path, places, self._contents.charter) if places else ())
         return [held[t] if t in held else next(found) for t in wanted]
 
 
 def audit(
-    placed: Iterable[tuple[int, Record | None, str]], stored: Path | None = None
+    placed: Iterable[tuple[int, Record | None, str]], *, stored: Path | None = None, thorough: bool = True
 ) -> tuple[LedgerState | None, list[str]]:
-    """The contents of a ledger, and everything in it that is not as it must be."""
+    """The contents of a ledger, and everything in it that is not as it must be.
+
+    Unless ``thorough``, the clients of a round are left for the first who asks for them: they are checked
+    then, with the link of their round in the chain.
+    """
     contents: LedgerState | None = None
     problems: list[str] = []
     previous = GENESIS
@@ -215,10 +230,13 @@ def audit(
         if entry is None:
             problems.append(digest)
             break
-        if link(previous, entry) != digest:
-            problems.append(f"{describe(entry)} (entry {place}) is not what its hash says")
-        previous = digest
         try:
+            if isinstance(entry, RoundRecord):
+                charter = contents.charter if contents is not None else None
+                problems += _round_problems(entry, previous, digest, charter, thorough)
+            elif link(previous, entry) != digest:
+                problems.append(f"{describe(entry)} (entry {place}) is not what its hash says")
+            previous = digest
             contents = _take(contents, entry, digest, stored)
         except DamagedError as error:
             problems.append(str(error))
@@ -226,6 +244,23 @@ def audit(
     if contents is None and not problems:
         problems.append("the ledger has no entries")
     return contents, problems
+
+
+def _round_problems(
+    entry: RoundRecord, previous: str, digest: str, charter: Settings | None, thorough: bool
+) -> list[str]:
+    """Tell a round's clients what they must fit; where the look is thorough, what is wrong with them."""
+    if charter is None:  # the round stands where the charter belongs, which is said
+        return []
+    if isinstance(entry.present, StoredParticipants):
+        entry.present.expect(entry, previous, digest, charter)
+    if not thorough:
+        return []
+    try:
+        _ = entry.coordinates.numbers
+    except DamagedError as error:
+        return [str(error)]
+    return []
 
 
 def _take(contents: LedgerState | None, entry: Record, digest: str, stored: Path | None) -> LedgerState:

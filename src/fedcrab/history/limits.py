@@ -1,6 +1,6 @@
 """What a history can hold, asked before anything is written: what passes here can be read back.
 
-Reading refuses what is beyond its bounds (:mod:`fedcrab.history.ledger_reader`,
+Reading refuses what is beyond its bounds (:mod:`fedcrab.history.ledger_rows`,
 :mod:`fedcrab.history.snapshots`), because a ledger may come from a stranger. Writing asks with the same
 constants, and with the parser itself.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedcrab.admission import LONGEST_TEXT, as_printable, no_updates, unusable_rows
 from fedcrab.errors import ConfigError, DamagedError, RecordError, shown
 from fedcrab.history.chain import GENESIS
-from fedcrab.history.ledger_reader import LONGEST_JSON, MOST_NUMBERS, parse_charter
+from fedcrab.history.ledger_rows import LONGEST_JSON, MOST_NUMBERS, parse_charter
 from fedcrab.history.records import Settings
 from fedcrab.history.selection import KINDS, Selection
 from fedcrab.history.server_state import check_state

@@ -5,8 +5,8 @@ old one, so both have the same tables to the letter. The number of the format is
 (0 in format 1). A closed history keeps its format for ever; an open one is migrated when it is resumed.
 
 **To add a column:** one more format in ``CHANGES`` (columns can only be added, and older rows have NULL in
-them), one field of the entry, which ``facts`` gives only where it is there, one line where ``parsing`` reads
-and one where ``ledger`` writes. A row without the new value hashes as it did before, so no chain changes.
+them), one field of the entry, which ``facts`` gives only where it is there, one line where ``ledger_rows``
+reads and one where ``ledger`` writes. A row without the new value hashes as it did before: no chain changes.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ CHANGES: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE rounds ADD COLUMN notes TEXT",
         "ALTER TABLE rounds ADD COLUMN state_before TEXT",
         "ALTER TABLE rounds ADD COLUMN state_after TEXT",
+    ),
+    4: (  # the clients of a round as columns, apart from the round; it was one row per client, which stay
+        "CREATE TABLE participants (round INTEGER PRIMARY KEY, ids TEXT NOT NULL, numbers BLOB NOT NULL, "
+        "digits INTEGER NOT NULL, coordinates_sha256 TEXT NOT NULL, coordinates BLOB NOT NULL)",
     ),
 }
 FORMAT = max(CHANGES)

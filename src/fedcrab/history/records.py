@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from math import isnan
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from fedcrab.history import selection
 from fedcrab.history.gram import Coordinates
 from fedcrab.history.migrate import FORMAT
+from fedcrab.history.number_planes import encode
+from fedcrab.history.participants import Participants, pack_ids, pack_numbers
 from fedcrab.types import ClientId, Field, Layout, Rejection
 
 
@@ -71,7 +74,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round: every client of it, in the order of the ids, and the geometry of their updates."""
+    """One round. Its clients may still be in the ledger: they are read when one of their columns is."""
 
     index: int
     loss: float  # of the model after the round
@@ -80,30 +83,72 @@ class RoundRecord:
     after: str  # the hash of M_{t+1}
     mean: str  # the hash of Ḡ_t, which later rounds are compared with while the window is open
     updates: str | None  # the hash of the update vectors, where the selection keeps them
-    clients: tuple[ClientId, ...]
-    examples: NDArray[np.float64]
-    norms: NDArray[np.float64]
-    cosines: NDArray[np.float64]
-    selected: NDArray[np.bool_]
-    digests: tuple[str, ...]  # sha256 of each update
     references: tuple[int, ...]  # the earlier rounds whose means are points after the clients
-    coordinates: Coordinates
+    present: Callable[[], Participants]
     rejected: tuple[Rejection, ...]
     began: datetime | None = None  # UTC; since format 2
     ended: datetime | None = None
     notes: str | None = None  # whatever else the server wants to find here again; since format 3
     state_before: str | None = None  # the hash of the server's state that goes with M_t, where it has one
     state_after: str | None = None  # and with M_{t+1}
+    in_columns: bool = True  # since format 4 the clients of a round are columns, before they were rows
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """The ids, in their order."""
+        return self.present().clients
+
+    @property
+    def examples(self) -> NDArray[np.float64]:
+        """How many each client trained on."""
+        return self.present().examples
+
+    @property
+    def norms(self) -> NDArray[np.float64]:
+        """The length of each update."""
+        return self.present().norms
+
+    @property
+    def cosines(self) -> NDArray[np.float64]:
+        """Of each update with the aggregate."""
+        return self.present().cosines
+
+    @property
+    def selected(self) -> NDArray[np.bool_]:
+        """Whether the selection took each update."""
+        return self.present().selected
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The sha256 of each update."""
+        return self.present().digests
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Of the clients, then of the references."""
+        return self.present().coordinates
 
     def facts(self) -> list[Any]:
         """What the chain covers. What a later format added is in it only where it is known."""
-        rows = zip(self.clients, *(a.tolist() for a in self.columns()), self.digests, strict=True)
         head = [_plain(self.loss), _plain(self.divergence), self.start, self.after, self.mean, self.updates]
         left_out = [[r.client, r.reason] for r in self.rejected]
-        points = [list(self.references), self.coordinates.sketched, _sha(self.coordinates.numbers)]
-        facts = ["round", self.index, head, [list(row) for row in rows], left_out, points]
+        facts = ["round", self.index, head, self._clients(), left_out, self._points()]
         added = {name: value for name, value in self._added().items() if value is not None}
         return [*facts, added] if added else facts
+
+    def _clients(self) -> list[Any]:
+        found = self.present()
+        if self.in_columns:
+            return [_sha(pack_ids(found).encode()), _sha(pack_numbers(found))]
+        rows = zip(found.clients, *(a.tolist() for a in found.columns), found.digests, strict=True)
+        return [list(row) for row in rows]
+
+    def _points(self) -> list[Any]:
+        found = self.present().coordinates
+        if self.in_columns:
+            return [list(self.references), found.sketched, found.digits, coordinates_hash(found)]
+        points = np.ascontiguousarray(found.numbers, "<f8").tobytes()
+        return [list(self.references), found.sketched, _sha(points)]
 
     def _added(self) -> dict[str, Any]:
         """What formats after the first brought."""
@@ -115,9 +160,11 @@ class RoundRecord:
             "state_after": self.state_after,
         }
 
-    def columns(self) -> tuple[NDArray[Any], ...]:
-        """The numbers of each client: examples, norm, cosine, selected."""
-        return self.examples, self.norms, self.cosines, self.selected
+
+def coordinates_hash(found: Coordinates) -> str:
+    """The sha256 of coordinates as the ledger keeps them; known without them where it stands beside them."""
+    known = getattr(found.held, "sha256", None)
+    return known if isinstance(known, str) else _sha(encode(found.numbers, found.digits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,5 +219,5 @@ def _plain(value: float) -> float | None:
     return None if isnan(value) else float(value)
 
 
-def _sha(numbers: NDArray[np.float64]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(numbers, "<f8").tobytes()).hexdigest()
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -21,6 +21,7 @@ from fedcrab.history.anchor import (
 )
 from fedcrab.history.chain import HEAD, LEDGER, SNAPSHOTS, Head
 from fedcrab.history.consistency import round_problems, updates_problems
+from fedcrab.history.ledger_file import LedgerFile
 from fedcrab.history.ledger_reader import read_entries
 from fedcrab.history.ledger_state import LedgerState, NeededFile, audit
 from fedcrab.history.packed import read_packed
@@ -42,13 +43,15 @@ class Verdict:
     signed: int | None = None  # the first rounds that the signature covers
 
 
-def load_state(directory: Path, *, hold: bool = True) -> LedgerState:
-    """What the ledger says, all of it checked; the first thing that is wrong is raised.
+def load_state(directory: Path, *, writing: bool = False) -> LedgerState:
+    """What the ledger says, checked; the first thing that is wrong is raised.
 
-    A writer does not ``hold`` the rounds in memory: they are read from the ledger again when asked for.
+    Every byte of a sealed ledger is compared with its seal, and each round with its link in the chain when
+    its clients are first read; one that is still open has no seal, and its whole chain is checked now.
+    A writer holds no rounds in memory: they are read from the ledger again when asked for.
     """
     check_directory(directory)
-    contents, problems = _examine(directory, hold=hold)
+    contents, problems = _examine(directory, thorough=False, writing=writing)
     if problems or contents is None:
         raise DamagedError(f"{problems[0]}; 'fedcrab verify' tells what else is damaged")
     return contents
@@ -117,18 +120,20 @@ def check_directory(directory: Path) -> None:
 
 
 def _examine(
-    directory: Path, anchors: Anchors | None = None, *, hold: bool = True
+    directory: Path, anchors: Anchors | None = None, *, thorough: bool = True, writing: bool = False
 ) -> tuple[LedgerState | None, list[str]]:
-    """The ledger against its head, its chain and its own rules."""
+    """The ledger against its head, its chain and its own rules; the chain of what is sealed if thorough."""
     path = directory / LEDGER
     try:
         head = Head.read(directory)  # before the ledger: a writer may be at work, and the ledger grows first
         problem = _kind_problem(directory) or head.problem(directory)
         if problem:
             return None, [problem]
-        placed = read_entries(path, sealed=head.ledger is not None)
+        sealed = head.ledger is not None
+        placed = read_entries(LedgerFile(path, sealed=sealed))
         watched = anchors.watch(placed) if anchors else placed
-        contents, problems = audit(watched, stored=None if hold else path)
+        stored = path if writing else None
+        contents, problems = audit(watched, stored=stored, thorough=thorough or not sealed)
     except DamagedError as error:
         return None, [str(error)]
     problems = [f"{path}: {problem}" for problem in problems]

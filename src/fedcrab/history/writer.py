@@ -23,6 +23,7 @@ from fedcrab.history.gram import GramMeasures, measure, measure_sketched
 from fedcrab.history.ledger import Ledger
 from fedcrab.history.ledger_state import LedgerState, NeededFile
 from fedcrab.history.limits import checked_round
+from fedcrab.history.participants import Participants
 from fedcrab.history.records import ClosingRecord, Record, RoundRecord, Settings
 from fedcrab.history.selection import Compact
 from fedcrab.history.server_state import state_hash
@@ -62,14 +63,16 @@ class RoundMeasurer:
             after=after,
             mean=self.snapshots.put_array("mean", mean),
             updates=stored,
-            clients=updates.clients,
-            examples=updates.weights.copy(),
-            norms=measures.norms,
-            cosines=cosines,
-            selected=selected,
-            digests=digests.result(),
             references=now.references,
-            coordinates=measures.coordinates,
+            present=Participants(
+                clients=updates.clients,
+                examples=updates.weights.copy(),
+                norms=measures.norms,
+                cosines=cosines,
+                selected=selected,
+                raw_digests=bytes.fromhex("".join(digests.result())),
+                coordinates=measures.coordinates,
+            ),
             rejected=round.rejected,
             began=round.began,
             ended=round.ended,
@@ -194,7 +197,7 @@ class Writer:
 
     def _start(self) -> None:
         """Take up what is on the disk, which is all that counts, and clear away what is half done."""
-        load_state(self.directory, hold=False)  # nothing is written to what is not sound
+        load_state(self.directory, writing=True)  # nothing is written to what is not sound
         with file_errors(str(self.directory)):
             self._save_wal()
         self._ledger = Ledger(self.directory / LEDGER)
@@ -203,7 +206,7 @@ class Writer:
                 self._ledger.checkpoint()
                 self._ledger.migrate()
                 # Only now: a commit that a killed writer left half announced counts, or is gone for good.
-                self.contents: LedgerState = load_state(self.directory, hold=False)
+                self.contents: LedgerState = load_state(self.directory, writing=True)
                 self._write_head()
                 self.snapshots.keep_only(self.contents.files())
                 self._check_means()

@@ -39,12 +39,13 @@ from numpy.typing import NDArray
 from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
-from fedcrab.lbfgs import hessian_product
+from fedcrab.lbfgs import hessian_factors
 from fedcrab.recover.step import Pair, Pairs, RoundUpdates, Step, check_answers, check_epochs, renew
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Rejection, Updates, Vector
-from fedcrab.vectors import is_finite
+from fedcrab.vectors import Matrix64, is_finite, stretches
 
+ROWS = 4  # blocks of as many rows fit the cache
 PAIRS = 2  # of the model's way and the updates' change, that an estimate is made from
 
 
@@ -57,9 +58,14 @@ def largest_usual(history: History, malicious: Collection[ClientId], tolerance: 
 
 def _usual(updates: Updates, trained: Sequence[slice], tolerance: float) -> float:
     """τ_t: the smallest of the values that few enough others exceed."""
-    exceeding = floor(tolerance * len(updates.clients) * sum(part.stop - part.start for part in trained))
-    largest = [_largest(np.abs(row[part]), exceeding + 1) for row in updates.vectors for part in trained]
-    return float(_largest(np.concatenate(largest), exceeding + 1)[0]) if largest else 0.0
+    held = floor(tolerance * len(updates.clients) * sum(part.stop - part.start for part in trained)) + 1
+    largest = np.zeros(0, np.float32)
+    for values in (row[part] for row in updates.vectors for part in trained):
+        bound = largest[0] if len(largest) == held else np.float32(-1)
+        if max(values.max(initial=0), -values.min(initial=0)) > bound:  # most rows have nothing to add
+            sizes = np.abs(values)
+            largest = _largest(np.concatenate([largest, sizes[sizes > bound]]), held)
+    return float(largest[0]) if len(largest) else 0.0
 
 
 def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
@@ -69,23 +75,53 @@ def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     return np.partition(values, len(values) - count)[-count:]
 
 
-def estimate(
-    stored: Vector, pairs: Sequence[Pair], moved: Vector, tau: float, layout: Layout
-) -> Vector | str:
-    """û = u + H̃·(ŵ - M), or why it is of no use.
+def estimate_all(
+    stored: Updates, pairs: Pairs, moved: Vector, tau: float, layout: Layout
+) -> dict[ClientId, Vector | str]:
+    """û = u + H̃·(ŵ - M) of each client, or why it is of no use.
 
-    τ bounds every trained number of a usable estimate.
+    τ bounds every trained number of a usable estimate. Clients that computed in the same rounds share Δw and
+    what follows from it.
     """
-    if not pairs:
-        return "there is no pair to estimate from"
-    product = hessian_product([p.moved for p in pairs], [p.changed for p in pairs], moved)
-    if product is None:
-        return "the pairs determine no Hessian"
-    product += stored
-    largest = max((float(np.abs(product[part]).max()) for part in layout.trained()), default=0.0)
-    if not largest <= tau:
-        return f"the estimate reaches {largest:.3g}, above {tau:.3g}"
-    return product.astype(np.float32)
+    found: dict[ClientId, Vector | str] = dict.fromkeys(stored.clients, "there is no pair to estimate from")
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for row, client in enumerate(stored.clients):
+        if pairs.get(client):
+            alike.setdefault(tuple(id(p.moved) for p in pairs[client]), []).append(row)
+    for rows in alike.values():
+        theirs = [pairs[stored.clients[row]] for row in rows]
+        shared, changed = [p.moved for p in theirs[0]], [[p.changed for p in own] for own in theirs]
+        factors = hessian_factors(shared, changed, moved)
+        for row, own, weights in zip(rows, changed, factors, strict=True):
+            found[stored.clients[row]] = (
+                "the pairs determine no Hessian"
+                if weights is None
+                else _added(stored.vectors[row], [*shared, *own, moved], weights, tau, layout)
+            )
+    return found
+
+
+def _added(
+    stored: Vector, rows: Sequence[Vector], factors: Matrix64, tau: float, layout: Layout
+) -> Vector | str:
+    """Stored + Σ factor·row, or why it is not believed."""
+    estimate = stored.copy()  # buffers, which are no part of the pairs, stay as stored
+    for part in stretches(layout.trained(), ROWS):
+        total = np.multiply(rows[0][part], factors[0], dtype=np.float64)
+        for row, factor in zip(rows[1:], factors[1:], strict=True):
+            total += np.multiply(row[part], factor, dtype=np.float64)
+        total += stored[part]
+        if not (total.max() <= tau and -total.min() <= tau):  # nor is what is not a number
+            return f"the estimate reaches {_reach(stored, rows, factors, layout):.3g}, above {tau:.3g}"
+        estimate[part] = total
+    return estimate
+
+
+def _reach(stored: Vector, rows: Sequence[Vector], factors: Matrix64, layout: Layout) -> float:
+    """The largest trained number of an estimate."""
+    parts = stretches(layout.trained(), ROWS)
+    blocks = (factors @ np.array([row[part] for row in rows]) + stored[part] for part in parts)
+    return float(np.max([np.abs(block).max() for block in blocks]))
 
 
 def learnt(
@@ -221,7 +257,7 @@ def _recover(
         stored = history.updates(t).only(plan.askable(t))
         moved = trained_only(model - history.model(t), layout)
         estimates, fixed = _usable(
-            {} if schedule.is_exact(t) else _estimates(stored, pairs, moved, tau, layout)
+            {} if schedule.is_exact(t) else estimate_all(stored, pairs, moved, tau, layout)
         )
         asked = [client for client in stored.clients if client not in estimates]
         renewed = renew(fleet, model, asked, round=t, epochs=epochs)
@@ -230,14 +266,6 @@ def _recover(
         step = replace(used.applied(model, rule, layout, t), pairs=pairs)
         yield step
         model = step.model
-
-
-def _estimates(
-    stored: Updates, pairs: Pairs, moved: Vector, tau: float, layout: Layout
-) -> dict[ClientId, Vector | str]:
-    """Each client's estimate, or why there is none."""
-    rows = zip(stored.clients, stored.vectors, strict=True)
-    return {client: estimate(row, pairs.get(client, ()), moved, tau, layout) for client, row in rows}
 
 
 def _usable(

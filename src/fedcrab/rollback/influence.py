@@ -6,9 +6,9 @@ is s = ‖I(all) - I(honest)‖, measured against φ = ‖I(honest)‖.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
 
 NEVER_HONEST: Mapping[ClientId, int] = {}  # malicious from the first round on
+TRACKS = 256  # of clients that are held
 ROUNDING = 1e-13  # a sum this much smaller than what it is the sum of is nothing but rounding
 
 
@@ -65,7 +66,7 @@ class CountedRounds:
         self._places: dict[ClientId, list[tuple[int, int, float]]] = {}
         for at, (entry, members, previous) in enumerate(counted):
             self._prepare(at, entry, members, previous)
-        self._track = lru_cache(maxsize=256)(self._follow)
+        self._tracks: OrderedDict[ClientId, ClientTrack] = OrderedDict()
 
     def _prepare(self, at: int, entry: RoundRecord, members: NDArray[np.intp], previous: int | None) -> None:
         mean = entry.coordinates.combine(members.tolist(), self._shares[at])
@@ -76,14 +77,27 @@ class CountedRounds:
         for place, share in zip(members.tolist(), self._shares[at].tolist(), strict=True):
             self._places.setdefault(entry.clients[place], []).append((at, place, share))
 
-    def _follow(self, client: ClientId) -> ClientTrack:
-        places = self._places.get(client, [])
-        rows = np.zeros((len(places), self._mean.shape[1]))
-        for row, (at, place, _) in zip(rows, places, strict=True):
-            coordinates = self._entries[at].coordinates.row(place)
-            row[: len(coordinates)] = coordinates
-        visited = np.array([at for at, _, _ in places], np.intp)
-        return ClientTrack(visited, np.array([share for _, _, share in places]), rows)
+    def _follow(self, clients: Collection[ClientId]) -> None:
+        """Take up the tracks of these clients, in one pass over the rounds; the latest used are held."""
+        new = [client for client in clients if client not in self._tracks]
+        rows = {c: np.zeros((len(self._places.get(c, ())), self._mean.shape[1])) for c in new}
+        visits: dict[int, list[tuple[ClientId, int, int]]] = {}
+        for client in new:
+            for visit, (at, place, _) in enumerate(self._places.get(client, ())):
+                visits.setdefault(at, []).append((client, visit, place))
+        for at, found in sorted(visits.items()):
+            coordinates = self._entries[at].coordinates
+            for (client, visit, _), row in zip(found, coordinates.rows([p for *_, p in found]), strict=True):
+                rows[client][visit, : len(row)] = row
+        for client in new:
+            places = self._places.get(client, [])
+            visited = np.array([at for at, _, _ in places], np.intp)
+            shares = np.array([share for _, _, share in places])
+            self._tracks[client] = ClientTrack(visited, shares, rows[client])
+        for client in clients:
+            self._tracks.move_to_end(client)
+        while len(self._tracks) > max(TRACKS, len(clients)):
+            self._tracks.popitem(last=False)
 
     def influence(
         self, malicious: Collection[ClientId], since: Mapping[ClientId, int] = NEVER_HONEST
@@ -92,6 +106,7 @@ class CountedRounds:
 
         Before the round that ``since`` has for it, a client is honest.
         """
+        self._follow(sorted(malicious))
         tracks = {client: self._malicious(client, since.get(client, 0)) for client in sorted(malicious)}
         honest_mean, anyone = self._honest_mean(tracks)
         goal = np.where(anyone[:, None], honest_mean, self._against)
@@ -109,7 +124,7 @@ class CountedRounds:
 
     def _malicious(self, client: ClientId, since: int) -> ClientTrack:
         """A client through the counted rounds from ``since`` on."""
-        track = self._track(client)
+        track = self._tracks[client]
         if not since:
             return track
         late = np.array([self._entries[at].index >= since for at in track.at], bool)
