@@ -1,7 +1,9 @@
 """A fast part of the tests on each Python found here, with the newest packages allowed and with the oldest.
 
-Run by `make compatibility`. Nothing of it needs torch, whose usual builds bring gigabytes for graphics cards:
-the simulator is tested by `make test`, on the version in constraints.txt.
+usage: python tests/compatibility.py [ROW ...]        (as in python3.11-oldest; `make compatibility` runs all)
+
+None of these tests needs torch, whose usual builds bring gigabytes for graphics cards: `make test` tests the
+simulator, with the version in constraints.txt.
 """
 
 from __future__ import annotations
@@ -65,21 +67,32 @@ def tried(name: str, age: str) -> bool:
         print(f"{name}, {age}: not tried, there is no {name} here", flush=True)
         return True
     place = PLACE / f"{name}-{age}"
-    shutil.rmtree(place, ignore_errors=True)
-    subprocess.run([path, "-m", "venv", place], check=True)
-    install = [place / "bin" / "pip", "install", "-q"]
-    subprocess.run([*install, *packages(age)], check=True)
-    subprocess.run([*install, "--no-deps", "-e", ROOT], check=True)
-    if "nvidia" in subprocess.run([place / "bin" / "pip", "list"], capture_output=True, text=True).stdout:
-        raise SystemExit(f"{place} has got packages of a graphics card; nothing here should ask for them")
+    installed(path, place, packages(age))
     chosen = [f"tests/{test}" for test in TESTS if "flower" in age or not test.startswith("flower")]
     done = subprocess.run([place / "bin" / "pytest", "-q", "-n", "2", *chosen], cwd=ROOT, check=False)
     print(f"{name}, {age}: {'passed' if done.returncode == 0 else 'FAILED'}", flush=True)
     return done.returncode == 0
 
 
+def installed(python: str, place: Path, asked: list[str]) -> None:
+    """A new environment with these packages and fedcrab; what it got is printed."""
+    shutil.rmtree(place, ignore_errors=True)
+    subprocess.run([python, "-m", "venv", place], check=True)
+    install = [place / "bin" / "pip", "install", "-q"]
+    subprocess.run([*install, *asked], check=True)
+    subprocess.run([*install, "--no-deps", "-e", ROOT], check=True)
+    got = subprocess.run([place / "bin" / "pip", "freeze"], capture_output=True, text=True, check=True).stdout
+    if "nvidia" in got:
+        raise SystemExit(f"{place} has packages for graphics cards; nothing here should ask for them")
+    told = ("numpy", "typer", "click", "rich", "safetensors", "pydantic", "scipy", "scikit-learn", "flwr")
+    print(place.name, *(line for line in got.splitlines() if line.split("==")[0] in told), flush=True)
+
+
 if __name__ == "__main__":
     rows = [(name, "newest-with-flower") for name in PYTHONS]
     rows += [(PYTHONS[-1], "newest"), (PYTHONS[0], "oldest")]
-    results = [tried(*row) for row in rows]
+    asked = sys.argv[1:] or ["-".join(row) for row in rows]
+    if unknown := {*asked} - {"-".join(row) for row in rows}:
+        raise SystemExit(f"no row {', '.join(unknown)}; there are {', '.join('-'.join(row) for row in rows)}")
+    results = [tried(*row) for row in rows if "-".join(row) in asked]
     sys.exit(0 if all(results) else 1)

@@ -286,6 +286,13 @@ def test_a_step_that_is_lost_in_the_model_is_still_another_step(tmp_path: Path) 
             history.record(one_round(start=start, aggregate=np.array([0, 1], np.float32)))
 
 
+@pytest.mark.parametrize("name", ["loss", "divergence"])
+def test_a_negative_zero_is_read_back_as_what_was_hashed(tmp_path: Path, name: str) -> None:
+    with create(tmp_path / "h") as history:
+        history.record(one_round(**{name: -0.0}))
+    assert History.verify(tmp_path / "h") == []
+
+
 ODD = st.one_of(
     st.none(),
     st.booleans(),

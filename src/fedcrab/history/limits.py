@@ -222,11 +222,11 @@ def _server(state: object) -> ServerState | None:
 
 
 def real(what: str, value: object, *, error: type[Exception] = RecordError) -> float:
-    """A number as a float, infinite or not a number where it is so."""
+    """A number as a float; it may be infinite or NaN. -0.0 becomes 0.0, which is all that SQLite can store."""
     cause: Exception | None = None
     if not isinstance(value, str | bytes) and getattr(value, "shape", ()) == ():
         try:
-            return float(value)  # type: ignore[arg-type]
+            return float(value) + 0.0  # type: ignore[arg-type]
         except Exception as failed:  # whatever a stranger's __float__ does
             cause = failed
     raise error(f"{what} must be a number, got {shown(value)}") from cause
