@@ -111,6 +111,7 @@ def test_a_changed_certificate_is_named(place: Path) -> None:
         "certify out/crab-hardened --assume rate=fast",
         "certify out/crab-hardened --assume rate=-1",
         "certify out/crab-hardened --assume rate=0.1 --assume most_steps=1 --assume gradient=1e-9",
+        "certify out/crab-hardened --assume gradient=5 --assume rate=null",
         "certify out/crab-hardened --epsilon 1",
         "certify out/crab-hardened --epsilon 0 --delta 0.1",
         "certify out/crab-hardened --key public.pem",

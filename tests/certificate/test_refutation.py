@@ -9,7 +9,8 @@ import pytest
 
 from fedcrab import ConfigError, History, Round, Updates, plan
 from fedcrab.certificate import Assumptions, certify, verify_certificate, write_certificate
-from fedcrab.certificate.document import digests
+from fedcrab.certificate.certificate import build_certificate
+from fedcrab.certificate.document import Inputs, digests
 from fedcrab.certificate.refutation import refuse_refuted, refutations
 from fedcrab.recover.folder import RecoveryArtifacts
 from trials.convex import random_training
@@ -65,6 +66,15 @@ def test_what_cannot_be_true_is_refused(history: History, change: dict, said: st
     with pytest.raises(ConfigError) as refused:
         certify(decided, assumptions=given)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("missing", ["rate", "most_steps"])
+def test_a_gradient_that_nothing_could_refute_is_refused(history: History, missing: str) -> None:
+    given, decided = Assumptions(**{**TRUE, missing: None}), plan(history, {"m"})
+    with pytest.raises(ConfigError, match="gradient is declared 60 without rate and most_steps"):
+        certify(decided, assumptions=given)
+    inputs = Inputs.of(decided, assumptions=given)  # an older certificate with it still verifies
+    build_certificate(inputs, decided, RecoveryArtifacts())
 
 
 def test_gradients_that_are_too_short_for_the_way_that_was_gone(history: History) -> None:

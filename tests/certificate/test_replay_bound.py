@@ -12,7 +12,7 @@ from fedcrab import ConfigError, plan
 from fedcrab.certificate import SOUND, certify
 from fedcrab.certificate.certificate import FORMAT, SECOND, build_certificate, tables
 from fedcrab.certificate.enclosure import Problem, answers_of, enclosed
-from fedcrab.certificate.poison import distances, poison_bounds
+from fedcrab.certificate.poison import Premises
 from fedcrab.certificate.replay_bound import replay_bound, strayed
 from fedcrab.certificate.verify import statement_problems
 from fedcrab.recover import replay, retrain
@@ -30,13 +30,12 @@ def bounds(training: Training, seed: int) -> tuple[float, float, float] | None:
     decided = plan(training.history, training.malicious, beta=float(rng.choice([0.0, 0.3, 3.0])))
     every, asked = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     models, records = naive_replay(decided, training.problem, every=every, asked=asked, seed=seed)
-    facts = poison_bounds(decided)
-    psi, first = distances(facts, given.local_expansion()), decided.rollback_round
-    alone = replay_bound(records, facts, psi, given, first=first)
-    known = Problem.of(decided, facts, psi, given, answers_of(decided, ()))
+    premises, first = Premises.of(decided, given), decided.rollback_round
+    alone = replay_bound(premises, records)
+    known = Problem.of(premises, answers_of(decided, ()))
     balls = enclosed(known)
     near = [balls[t].reach(known.flat(models[max(t - first, 0)])) for t in range(len(balls))]
-    both = replay_bound(records, facts, psi, given, first=first, enclosed=near)
+    both = replay_bound(premises, records, enclosed=near)
     truth = distance(models[-1], list(retrain(decided, training.problem))[-1].model)
     return alone, both, truth
 

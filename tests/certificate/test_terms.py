@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as arrays
 from fedcrab import ConfigError, Everything, History, Round, Selective, Updates, certify, plan
 from fedcrab.aggregate import clipped_mean, fedavg, geometric_median, krum, median, multi_krum, trimmed_mean
 from fedcrab.certificate import HEURISTIC, SOUND, UNPROVABLE, Assumptions
-from fedcrab.certificate.assumptions import Term, rounded_up, total
 from fedcrab.certificate.path_length import REACHES
+from fedcrab.certificate.term import Term, rounded_up, total
 from fedcrab.recover import CRAB_PRESETS, crab
 
 RULES = {

@@ -1,9 +1,4 @@
-"""The certificate of a recovery: what is stated of it, bound by hashes to what it is about.
-
-The certificate of a recovery that lies in a folder.
-
-Every term of a certificate, from the ledger, the models, the steps and what is declared.
-"""
+"""The certificate of a recovery: statements, bound by hashes to the history, the steps and the models."""
 
 from __future__ import annotations
 
@@ -15,28 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedcrab.certificate.answer_check import refutation
-from fedcrab.certificate.assumptions import (
-    HEURISTIC,
-    SOUND,
-    Assumptions,
-    Estimate,
-    Term,
-    estimates,
-    estimates_table,
-    finite,
-    least,
-    rounded_up,
-    unknown,
-)
-from fedcrab.certificate.distance import distance_terms
+from fedcrab.certificate.assumptions import Assumptions, Estimate, estimates, estimates_table
 from fedcrab.certificate.document import CRAB, NAME, Inputs, digests, is_signed_by, read_certificate
-from fedcrab.certificate.enclosure import answers_of
-from fedcrab.certificate.noise import analytic_sigma, classical_sigma
-from fedcrab.certificate.path_length import KAPPA, apart, moved, planned, retraining_terms, travelled
-from fedcrab.certificate.poison import EXACT, PoisonBounds, distances, plain_sum, poison_bounds
-from fedcrab.certificate.refutation import refuse_refuted
-from fedcrab.certificate.theorem_1 import theorem_terms
+from fedcrab.certificate.refutation import refuse_refuted, refuse_unusable
+from fedcrab.certificate.statements import certificate_terms, conclusion, doing_nothing
+from fedcrab.certificate.term import Term, rounded_up
 from fedcrab.errors import ConfigError, DamagedError
 from fedcrab.history import History
 from fedcrab.history.chain import SNAPSHOTS
@@ -48,136 +26,6 @@ from fedcrab.recover.methods import METHODS
 from fedcrab.rollback.decision import OPTIONAL, SETTINGS, Plan, plan
 from fedcrab.types import Vector
 
-DRAWS = "everybody not named malicious is honest, and draws the same batches in both trainings"
-MEANS = "every aggregate is the mean of the updates, weighted by examples"
-PSI = (MEANS, DRAWS, KAPPA, EXACT)
-POISON = "ψ: ψ_0 = 0, ψ_{t+1} = κ·ψ_t + s_t"
-
-
-def certificate_terms(
-    inputs: Inputs,
-    plan: Plan,
-    evidence: RecoveryArtifacts,
-    guessed: Mapping[str, Estimate],
-    *,
-    vectors: bool = True,
-    replayed: bool = True,
-) -> dict[str, Term]:
-    """All terms by name; without ``vectors`` those of format 1, without ``replayed`` those of format 2."""
-    facts, given = poison_bounds(plan), inputs.assumptions
-    answers, checked = None, dict[str, Term]()
-    if not inputs.same_batches:  # then W, which draws the history's, is another training than was run
-        evidence = replace(evidence, answers=(), retrained_steps=None)
-    comparable = evidence.steps if inputs.same_batches else None
-    if vectors:
-        answers = answers_of(plan, evidence.answers) if given.local_expansion() is not None else ()
-        checked["answers.refute"], refuted = refutation(plan, facts, given, comparable, answers)
-        given = Assumptions() if refuted else given
-    rule, reach = inputs.aggregation, facts.reach[-1] + _begun(plan, evidence)
-    psi = _psi(facts, given)
-    known = {name: e.value for name, e in guessed.items()}
-    steps = evidence.steps if not vectors or _from_rollback(inputs, plan, evidence) else None
-    terms = {
-        "path.planned": planned(plan, rule, inputs.crab, reach),
-        "path.travelled": travelled(steps, rule, reach),
-        "path.moved": moved(plan, evidence.model),
-        "poison.influence": _influence(plan, facts),
-        "poison.rollback": _poison(plan, facts, psi, plan.rollback_round),
-        "poison.whole": _poison(plan, facts, psi, len(facts.sensitivity)),
-    }
-    later = retraining_terms(facts, psi, plan.rollback_round, given, known, evidence.retrained_steps)
-    terms |= {f"retraining.{name}": term for name, term in later.items()}
-    poison = terms["poison.rollback" if psi or plan.rollback_round == 0 else "poison.influence"]
-    terms |= _noise(inputs, plan, evidence, poison)
-    terms |= distance_terms(
-        inputs, given, plan, facts, psi, evidence, terms, answers=answers, replayed=replayed
-    )
-    terms |= theorem_terms(plan, facts, given, known, evidence.steps)
-    if not vectors:
-        return terms
-    return {name: spelled_out(term) for name, term in {**terms, **checked}.items()}
-
-
-def spelled_out(term: Term) -> Term:
-    """The term with all that it assumes, in place of the name of another bound."""
-    if "Ψ is a bound" not in term.assumes:
-        return term
-    every = [a for name in term.assumes for a in (PSI if name == "Ψ is a bound" else (name,))]
-    return replace(term, assumes=tuple(dict.fromkeys(every)))
-
-
-def conclusion(terms: Mapping[str, Term]) -> tuple[str | None, Term]:
-    """Which proved bound of the distance is the least, and that bound."""
-    found = least({name: term for name, term in terms.items() if name.startswith("distance.")})
-    return found or (None, unknown("‖recovered model - model retrained from scratch‖", KAPPA))
-
-
-def doing_nothing(terms: Mapping[str, Term]) -> tuple[str | None, Term]:
-    """Which proved bound of the poisoned model's own distance is the least, and that bound."""
-    names = ("poison.whole", "poison.enclosed")
-    found = least({name: terms[name] for name in names if name in terms})
-    return found or (None, unknown("‖poisoned model - model retrained from scratch‖", KAPPA))
-
-
-def _from_rollback(inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts) -> bool:
-    """Whether the steps lead away from the rollback model; those of some methods begin elsewhere."""
-    method = METHODS.get(inputs.method)
-    if method is None:
-        return True
-    if method.rolls_back:  # FedRecover begins earlier as published
-        return not evidence.steps or evidence.steps[0]["round"] >= plan.rollback_round
-    return method.start == "initial" and plan.rollback_round == 0
-
-
-def _psi(facts: PoisonBounds, given: Assumptions) -> tuple[float, ...] | None:
-    """ψ_0 … ψ_T where it bounds anything."""
-    expansion = given.local_expansion()
-    if expansion is None or facts.broken is not None or not facts.means:
-        return None
-    return distances(facts, expansion)
-
-
-def _influence(plan: Plan, facts: PoisonBounds) -> Term:
-    """Σ s_t: the poison to first order; where κ ≤ 1, poison.rollback is this and proved."""
-    formula = "Σ s_t over the rounds before the rollback: the first-order influence"
-    value = plain_sum(facts.sensitivity, plan.rollback_round)
-    return Term(value, HEURISTIC, formula, ("no stretch of a distance counts",))
-
-
-def _poison(plan: Plan, facts: PoisonBounds, psi: tuple[float, ...] | None, stop: int) -> Term:
-    what = "rollback model - the same training without the malicious clients"
-    formula = f"{POISON}; ‖{what if stop == plan.rollback_round else 'poisoned' + what[8:]}‖ ≤ ψ_{stop}"
-    if stop == 0 and facts.broken != 0:
-        return Term(0.0, SOUND, formula)  # M_0 has seen nobody
-    if psi is None:
-        return unknown(formula, MEANS, DRAWS, KAPPA, "no model was exchanged between rounds")
-    return finite(Term(psi[stop], SOUND, formula, (MEANS, DRAWS, KAPPA, EXACT)))
-
-
-def _begun(plan: Plan, evidence: RecoveryArtifacts) -> float:
-    """How far from the rollback model recovery began: the length of the noise."""
-    if evidence.start is None:
-        return 0.0
-    return apart(plan, evidence.start, plan.history.model(plan.rollback_round))
-
-
-def _noise(inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts, poison: Term) -> dict[str, Term]:
-    exact = "least σ with Φ(Ψ/2σ - εσ/Ψ) - e^ε·Φ(-Ψ/2σ - εσ/Ψ) ≤ δ"
-    usual = "Ψ·√(2(ln 1.25 - ln δ))/ε, for ε < 1"
-    secret = ("the noise is secret, and drawn once", "the statement is about the noised rollback model alone")
-    length = unknown("‖noised model - rollback model‖, measured", "a noised model")
-    if evidence.start is not None:
-        length = Term(_begun(plan, evidence), SOUND, length.formula)
-    sigma, classical = unknown(exact, "epsilon and delta", "Ψ"), unknown(usual, "epsilon and delta", "Ψ")
-    if inputs.noise is not None and poison.value is not None:
-        budget, psi = (inputs.noise["epsilon"], inputs.noise["delta"]), poison.value
-        assumes = (*poison.assumes, *secret)
-        sigma = Term(analytic_sigma(psi, *budget), poison.flag, exact, assumes)
-        if (value := classical_sigma(psi, *budget)) is not None:
-            classical = Term(value, poison.flag, usual, (*assumes, "ε < 1"))
-    return {"noise.deviation": sigma, "noise.classical": classical, "noise.length": length}
-
-
 FIRST = "fedcrab certificate 1"  # lengths only; still verified
 SECOND = "fedcrab certificate 2"  # without a term for a replay; still verified
 FORMAT = "fedcrab certificate 3"
@@ -187,7 +35,7 @@ Steps = Sequence[Step | Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Certificate:
-    """Statements about one recovery. Recomputed from history and models, it comes out the same."""
+    """Statements about one recovery. Anybody who has the history and the models can recompute them."""
 
     inputs: Inputs
     subject: Mapping[str, Any]
@@ -198,16 +46,16 @@ class Certificate:
 
     @property
     def distance(self) -> Term:
-        """The least proved bound of ‖recovered - retrained from scratch‖."""
+        """The smallest proven bound of ‖recovered - retrained from scratch‖."""
         return conclusion(self.terms)[1]
 
     @property
     def poisoned(self) -> Term:
-        """The least proved bound of ‖poisoned - retrained from scratch‖: that of doing nothing."""
+        """The smallest proven bound of ‖poisoned - retrained from scratch‖, the bound of doing nothing."""
         return doing_nothing(self.terms)[1]
 
     def _doing_nothing(self, nudge: float) -> dict[str, Any]:
-        """Beside the conclusion: the bound of doing nothing, which of the two is nearer, what is declared."""
+        """The bound of doing nothing, which of the two is smaller, and what is declared."""
         by, nothing = doing_nothing(self.terms)
         ours, theirs = (rounded_up(term.value, nudge) for term in (self.distance, nothing))
         told = self.inputs.assumptions.to_table().items()
@@ -253,15 +101,18 @@ def certify(
     answers: Sequence[Answers] = (),
     batches: str = "history",
 ) -> Certificate:
-    """State what can be proved of the recovery by this plan, and what is no more than a figure.
+    """Return a certificate: what is proven about the recovery by this plan, and what is only estimated.
 
-    ``model`` is what was recovered and ``steps`` how; without them the certificate is about what is
-    planned. ``aggregation`` names the rule of the recovery (the history's, unless told) and ``crab`` its
-    settings where it was crab. ``assumptions`` are declared; ``ConfigError`` where the ledger or each other
-    refutes them. ``noise`` gives epsilon and delta, ``start`` the noised model that recovery began at.
-    ``retrained`` and its steps are a training from scratch, where one was run. ``answers`` are what a
-    :class:`fedcrab.recover.RecordedFleet` kept. ``batches`` are ``fresh`` where clients drew others in
-    recovery than in the history: then, unless batches are full, their answers prove nothing.
+    ``model`` is the recovered model and ``steps`` are its steps; without them the certificate is about what
+    is planned. ``aggregation`` names the rule of the recovery (by default the history's), ``crab`` holds the
+    settings of a recovery by crab. ``assumptions`` are the constants that the caller declares. ``noise``
+    holds epsilon and delta, ``start`` is the noised model that the recovery began at. ``retrained`` and
+    ``retrained_steps`` are a training from scratch, if one was run. ``answers`` are what a
+    :class:`fedcrab.recover.RecordedFleet` kept. ``batches`` is ``fresh`` if clients drew other batches than
+    in the history; then, unless batches are full, their answers prove nothing.
+
+    Raises ``ConfigError`` if the ledger, the answers or other constants refute a declared constant, or if
+    nothing could.
     """
     inputs = Inputs.of(
         plan,
@@ -276,17 +127,19 @@ def certify(
     evidence = RecoveryArtifacts(
         model, tables(steps), start, retrained, tables(retrained_steps), tuple(answers)
     )
-    return build_certificate(inputs, plan, evidence)
+    certificate = build_certificate(inputs, plan, evidence)
+    refuse_unusable(inputs.assumptions)
+    return certificate
 
 
 def build_certificate(
     inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts, format: str = FORMAT
 ) -> Certificate:
-    """The certificate that these inputs ask for; of the first format where an old one is to be checked.
+    """Return the certificate for these inputs, in an older format if an old one is to be verified.
 
-    A declared constant that is refuted is refused. With ``since`` the training that a model is compared with
-    keeps what named clients sent before it, which a retraining without them does not: then a retraining is
-    no evidence.
+    A declared constant that is refuted raises ``ConfigError``. With ``since``, the training that a model is
+    compared with keeps what named clients sent before that round. A retraining without them does not, so it
+    is no evidence then.
     """
     if plan.since:
         evidence = replace(evidence, retrained=None, retrained_steps=None)
@@ -350,7 +203,7 @@ def _names(plan: Plan, evidence: RecoveryArtifacts) -> list[Any]:
 
 
 def _decision(plan: Plan) -> dict[str, Any]:
-    """What was decided, without the numbers that led there: those may differ in their last bits."""
+    """The decision without the numbers that led to it, which may differ in their last bits."""
     left_out = ("sensitivity", "threshold", "cost", "shares", "poison_left", "warnings")
     return {name: value for name, value in plan.to_table().items() if name not in left_out}
 
@@ -370,9 +223,9 @@ def certify_folder(
     estimate: bool = True,
     decided: Plan | None = None,
 ) -> Certificate:
-    """State what can be proved of the recovery in a folder.
+    """Return the certificate of the recovery in a folder; otherwise as :func:`certify`.
 
-    ``decided`` is its plan, where the caller has just run it; else the plan is made again from the summary.
+    ``decided`` is its plan, if the caller has it; otherwise the plan is made again from the summary.
     """
     asked = folder.request
     folder.check_history(history)
@@ -387,11 +240,13 @@ def certify_folder(
         noise=noise,
         batches=_batches(asked),
     )
-    return build_certificate(inputs, chosen, folder.evidence(history, retrained))
+    certificate = build_certificate(inputs, chosen, folder.evidence(history, retrained))
+    refuse_unusable(assumptions)
+    return certificate
 
 
 def _batches(asked: Mapping[str, Any]) -> str:
-    """Which batches clients drew, by a recovery's request: told in it, or what its method always had."""
+    """Which batches clients drew: as the recovery's request says, or else its method's default."""
     row = METHODS.get(str(asked.get("method", "")))
     return str(asked.get("batches", row.batches if row else "history"))
 
@@ -404,10 +259,10 @@ def _decided(folder: RecoveryFolder, history: History) -> Plan:
 
 
 def declared_in(folder: RecoveryFolder, key: Path | None = None) -> tuple[Assumptions, Assumptions]:
-    """What the certificate that lies there declares: what is taken over, and what is left behind.
+    """Return what the certificate in a folder declares: what is taken over, and what is left out.
 
-    Whoever is about to sign with a private ``key`` takes over only what that key has signed already: anybody
-    else who can write the folder could have put a certificate there.
+    Before signing with a private ``key``, only what that key has already signed is taken over: anybody who
+    can write the folder could have put another certificate there.
     """
     try:
         table = read_certificate(folder.path / NAME)

@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from fedcrab.certificate.assumptions import SOUND, Assumptions, Term, finite, unknown
-from fedcrab.certificate.path_length import is_one_map, shortest_legs
-from fedcrab.certificate.poison import GEOMETRY, UNIT, PoisonBounds
+from fedcrab.certificate.path_length import shortest_legs
+from fedcrab.certificate.poison import GEOMETRY, UNIT, Premises
+from fedcrab.certificate.term import SOUND, Term, finite, unknown
 from fedcrab.history.records import RoundRecord
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId
@@ -51,22 +51,16 @@ Residual = Callable[[int], float]  # r_t at the recovered model; infinite where 
 
 
 def coupled_bound(
-    plan: Plan,
-    facts: PoisonBounds,
-    psi: Sequence[float] | None,
-    given: Assumptions,
-    steps: Sequence[Table] | None,
-    start: float,
-    residual: Residual,
-    end: float,
+    premises: Premises, steps: Sequence[Table] | None, *, start: float, residual: Residual, end: float
 ) -> Term:
     """Follow both to the end.
 
     ``start`` is how far from the rollback model recovery began, ``residual`` gives r_t(M̃), ``end`` is ‖M̃ -
     M_T‖ + ψ_T.
     """
+    plan, facts, psi, given = premises.plan, premises.facts, premises.psi, premises.given
     expansion, affine = given.local_expansion(), given.local_affine()
-    legs = shortest_legs(facts, psi, given)
+    legs = shortest_legs(premises)
     if psi is None or expansion is None or affine is None or legs is None or steps is None:
         return unknown(FORMULA, *ASSUMES, "the steps of a recovery by crab")
     replayed = {step["round"]: step for step in steps if step["examples"]}
@@ -88,19 +82,17 @@ def coupled_bound(
     return finite(Term(min(gap, end), SOUND, FORMULA, ASSUMES))
 
 
-def last_step_residual(
-    facts: PoisonBounds, given: Assumptions, plan: Plan, steps: Sequence[Table] | None
-) -> float:
+def last_step_residual(premises: Premises, steps: Sequence[Table] | None) -> float:
     """R(M̃) ≤ κ·‖last step‖, where it was an honest round of everybody, not calibrated: M̃ = A(x).
 
     ‖A(M̃) - M̃‖ = ‖A(A(x)) - A(x)‖ ≤ κ‖A(x) - x‖. Infinite where the last step is none such, or where rounds
     differ.
     """
-    expansion = given.local_expansion()
-    if not steps or expansion is None or not is_one_map(facts, given) or "measured" not in steps[-1]:
+    facts, expansion = premises.facts, premises.given.local_expansion()
+    if not steps or expansion is None or not premises.is_one_map or "measured" not in steps[-1]:
         return inf
     last = steps[-1]
-    if last["renewed"] or not last["examples"] or _ours(last) != honest_examples(plan, 0):
+    if last["renewed"] or not last["examples"] or _ours(last) != honest_examples(premises.plan, 0):
         return inf
     lengths = last["measured"]
     mistake = lengths["strayed"] + 8 * UNIT * (facts.reach[-1] + lengths["apart"] + _fresh(last))
@@ -164,7 +156,47 @@ def _travelled(step: Table) -> float:
 
 
 def _strayed(step: Table) -> float:
-    if "measured" in step:
-        return float(step["measured"]["strayed"])
+    """‖step - Σ p_c·û_c‖ at most."""
+    return float(step["measured"]["strayed"]) if "measured" in step else _calibrated(step)
+
+
+def _calibrated(step: Table) -> float:
+    """Σ p_c·|ℓ_c - ‖û_c‖|."""
     fresh = np.array(step.get("renewed") or step["lengths"])
     return float(np.average(np.abs(step["lengths"] - fresh), weights=step["examples"]))
+
+
+OF_LENGTHS = (
+    "recovery and retraining side by side: D ← κD + Σ p_c·|ℓ_c - ‖û_c‖| + what the missing clients make"
+)
+
+
+def coupled_by_lengths(premises: Premises, steps: Sequence[Table] | None, *, start: float) -> Term:
+    """The bound of certificates of format 1: from lengths alone, with λ·ψ_t in place of ρ‖x_t - M_t‖.
+
+    replayed    D ← κD + Σ p_c·|ℓ_c - ‖û_c‖| + b_t + λ·Σ |p_c - p'_c|·ψ_t
+    or          D ← D + Σ p_c·ℓ_c + ‖W_{t+1} - W_t‖
+    """
+    plan, facts, psi, given = premises.plan, premises.facts, premises.psi, premises.given
+    expansion, drift, legs = given.local_expansion(), given.local_drift(), shortest_legs(premises)
+    if psi is None or expansion is None or drift is None or legs is None or steps is None:
+        return unknown(OF_LENGTHS, *ASSUMES, "the steps of a recovery by crab")
+    replayed = {step["round"]: step for step in steps if step["examples"]}
+    gap = psi[plan.rollback_round] + start
+    for t in range(plan.rollback_round, len(facts.busy)):
+        step, together, own = replayed.get(t), inf, 0.0
+        if step is not None:
+            own = float(np.average(step["lengths"], weights=step["examples"]))
+            together = expansion * gap + _calibrated(step) + _left_out(plan, step, drift * psi[t])
+        gap = min(together, gap + legs[t] + own)
+        gap += 16 * UNIT * (facts.reach[t] + psi[t] + gap)
+    return finite(Term(gap, SOUND, OF_LENGTHS, ASSUMES))
+
+
+def _left_out(plan: Plan, step: Table, far: float) -> float:
+    """What the honest clients make that this step leaves out; infinite where it has others than those."""
+    t, ours = step["round"], _ours(step)
+    entry, honest = plan.history.rounds[t], honest_examples(plan, t)
+    if ours != honest and (entry.coordinates.sketched or not ours.keys() <= honest.keys()):
+        return inf
+    return missing(entry, ours, honest, far)

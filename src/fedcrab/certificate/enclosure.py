@@ -35,10 +35,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.certificate.assumptions import Assumptions
 from fedcrab.certificate.coupled_bound import honest_examples, missing
 from fedcrab.certificate.path_length import shortest_legs
-from fedcrab.certificate.poison import GEOMETRY, UNIT, PoisonBounds
+from fedcrab.certificate.poison import GEOMETRY, UNIT, PoisonBounds, Premises
 from fedcrab.recover.answers import Answers, stored_answers
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Vector
@@ -96,24 +95,14 @@ class Problem:
     places: tuple[Place, ...]
 
     @classmethod
-    def of(
-        cls,
-        plan: Plan,
-        facts: PoisonBounds,
-        psi: Sequence[float] | None,
-        given: Assumptions,
-        answers: Sequence[Answers],
-    ) -> Problem | None:
+    def of(cls, premises: Premises, answers: Sequence[Answers]) -> Problem | None:
         """None where nothing can be followed."""
-        expansion, affine, legs = (
-            given.local_expansion(),
-            given.local_affine(),
-            shortest_legs(facts, psi, given),
-        )
+        plan, psi, given = premises.plan, premises.psi, premises.given
+        expansion, affine, legs = given.local_expansion(), given.local_affine(), shortest_legs(premises)
         if psi is None or expansion is None or affine is None or legs is None:
             return None
         places = tuple(place_of(plan, found, affine) for found in answers)
-        return cls(plan, facts, psi, legs, expansion, affine, given.full_batch, places)
+        return cls(plan, premises.facts, psi, legs, expansion, affine, given.full_batch, places)
 
     def flat(self, model: Vector) -> Matrix64:
         """The trained numbers of a model."""

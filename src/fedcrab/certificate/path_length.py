@@ -20,8 +20,9 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-from fedcrab.certificate.assumptions import HEURISTIC, SOUND, Assumptions, Term, finite, unknown
-from fedcrab.certificate.poison import UNIT, PoisonBounds
+from fedcrab.certificate.assumptions import Assumptions
+from fedcrab.certificate.poison import UNIT, PoisonBounds, Premises
+from fedcrab.certificate.term import HEURISTIC, SOUND, Term, finite, unknown
 from fedcrab.recover.crab import planned_lengths
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import Vector
@@ -119,22 +120,18 @@ KAPPA = "κ bounds how much honest local training stretches a distance"
 
 
 def retraining_terms(
-    facts: PoisonBounds,
-    psi: Sequence[float] | None,
-    first: int,
-    given: Assumptions,
-    estimated: Mapping[str, float],
-    steps: Sequence[Mapping[str, Any]] | None,
+    premises: Premises, estimated: Mapping[str, float], steps: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Term]:
-    """Every bound that there are grounds for; ``first`` is the rollback round."""
+    """Every bound that can be computed; ``steps`` are those of a retraining that was run."""
+    facts, given, first = premises.facts, premises.given, premises.plan.rollback_round
     flag = SOUND if given.gradient is not None else HEURISTIC
     legs = {
         "constants": _term(_constant_legs(facts, given, estimated), first, CONSTANTS, PLAIN, flag),
-        "ledger": _term(_ledger_legs(facts, psi, given), first, LEDGER, ("Ψ is a bound",)),
-        "fading": _term(_fading_legs(facts, given), first, FADING, (SAME, KAPPA)),
-        "shortest": _term(shortest_legs(facts, psi, given), first, SHORTEST, ("Ψ is a bound", KAPPA)),
+        "ledger": _term(_ledger_legs(premises), first, LEDGER, ("Ψ is a bound",)),
+        "fading": _term(_fading_legs(premises), first, FADING, (SAME, KAPPA)),
+        "shortest": _term(shortest_legs(premises), first, SHORTEST, ("Ψ is a bound", KAPPA)),
     }
-    return {"measured": _measured(facts, first, steps), **legs, "descent": _descent(facts, first, given)}
+    return {"measured": _measured(facts, first, steps), **legs, "descent": _descent(premises)}
 
 
 def _measured(facts: PoisonBounds, first: int, steps: Sequence[Mapping[str, Any]] | None) -> Term:
@@ -156,14 +153,10 @@ def _term(
     return finite(Term(float(sum(legs[first:])), flag, formula, assumes))
 
 
-def is_one_map(facts: PoisonBounds, given: Assumptions) -> bool:
-    """Whether every round of the retraining applies the same map A, from M_0 on."""
-    return facts.steady and given.full_batch and facts.means and facts.broken != 0
-
-
-def shortest_legs(facts: PoisonBounds, psi: Sequence[float] | None, given: Assumptions) -> list[float] | None:
-    """In each round the least of the proved bounds of ‖W_{t+1} - W_t‖."""
-    found = (_ledger_legs(facts, psi, given), _fading_legs(facts, given), _constant_legs(facts, given, {}))
+def shortest_legs(premises: Premises) -> list[float] | None:
+    """In each round the smallest proven bound of ‖W_{t+1} - W_t‖; None where there is none."""
+    constant = _constant_legs(premises.facts, premises.given, {})
+    found = (_ledger_legs(premises), _fading_legs(premises), constant)
     known = [legs for legs in found if legs is not None]
     return [min(legs) for legs in zip(*known, strict=True)] if known else None
 
@@ -180,19 +173,19 @@ def _constant_legs(
     return [leg + rounding if busy else 0.0 for busy in facts.busy]
 
 
-def _ledger_legs(facts: PoisonBounds, psi: Sequence[float] | None, given: Assumptions) -> list[float] | None:
+def _ledger_legs(premises: Premises) -> list[float] | None:
     """‖A(W) - W‖ ≤ ‖A(M) - M‖ + λ‖M - W‖ ≤ φ + λ·ψ, λ how much an update differs between two models."""
-    drift = given.local_drift()
+    facts, psi, drift = premises.facts, premises.psi, premises.given.local_drift()
     if psi is None or drift is None:
         return None
     rows = zip(facts.honest, psi[:-1], facts.reach, facts.busy, strict=True)
     return [phi + drift * far + 8 * UNIT * (reach + far) if busy else 0.0 for phi, far, reach, busy in rows]
 
 
-def _fading_legs(facts: PoisonBounds, given: Assumptions) -> list[float] | None:
+def _fading_legs(premises: Premises) -> list[float] | None:
     """‖W_{t+1} - W_t‖ = ‖A(W_t) - A(W_{t-1})‖ ≤ κ^t·‖A(M_0) - M_0‖ = κ^t·φ_0."""
-    expansion = given.local_expansion()
-    if expansion is None or not is_one_map(facts, given):
+    facts, expansion = premises.facts, premises.given.local_expansion()
+    if expansion is None or not premises.is_one_map:
         return None
     legs, leg, gone = [], facts.honest[0], 0.0
     for _ in facts.busy:
@@ -202,16 +195,17 @@ def _fading_legs(facts: PoisonBounds, given: Assumptions) -> list[float] | None:
     return legs
 
 
-def _descent(facts: PoisonBounds, first: int, given: Assumptions) -> Term:
+def _descent(premises: Premises) -> Term:
     """F falls by η(1 - ηL/2)·‖∇F‖² a step, so Σ ‖∇F‖² is bounded, and Σ η‖∇F‖ by Cauchy-Schwarz.
 
     F at the rollback round is not above F(M_0): the retraining descended to there. No convexity is needed.
     """
     assumes = (SAME, "one local step a round", "η < 2/L", "F(M_0) - F* of the honest clients' own loss")
+    facts, given, first = premises.facts, premises.given, premises.plan.rollback_round
     rate, smooth, gap = given.rate, given.smoothness, given.initial_gap
     if rate is None or smooth is None or gap is None or rate * smooth >= 2:
         return unknown(DESCENT, *assumes)
-    if given.most_steps != 1 or not is_one_map(facts, given):
+    if given.most_steps != 1 or not premises.is_one_map:
         return unknown(DESCENT, *assumes)
     rounds, everything = len(facts.busy) - first, len(facts.busy)
     value, whole = (sqrt(rate * n * gap / (1 - rate * smooth / 2)) for n in (rounds, everything))

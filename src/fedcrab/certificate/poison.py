@@ -19,12 +19,12 @@ be the same. And where two models in a row are kept, their distance must be the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
 import numpy as np
 
+from fedcrab.certificate.assumptions import Assumptions
 from fedcrab.history import History
 from fedcrab.history.records import RoundRecord
 from fedcrab.rollback.decision import Plan
@@ -154,6 +154,24 @@ def distances(facts: PoisonBounds, expansion: float) -> tuple[float, ...]:
     return tuple(psi)
 
 
-def plain_sum(values: Sequence[float], stop: int) -> float:
-    """Σ over the rounds before ``stop``."""
-    return float(sum(values[:stop]))
+@dataclass(frozen=True, eq=False)
+class Premises:
+    """What every bound of a certificate starts from: the plan, its ledger, and what is declared."""
+
+    plan: Plan
+    facts: PoisonBounds
+    given: Assumptions
+    psi: tuple[float, ...] | None  # ψ_0 … ψ_T; None where nothing bounds the poison
+
+    @classmethod
+    def of(cls, plan: Plan, given: Assumptions, facts: PoisonBounds | None = None) -> Premises:
+        """Of a plan; ``facts`` are those of its ledger, where they are at hand."""
+        facts, expansion = facts or poison_bounds(plan), given.local_expansion()
+        unbounded = expansion is None or facts.broken is not None or not facts.means
+        return cls(plan, facts, given, None if unbounded else distances(facts, expansion or 0.0))
+
+    @property
+    def is_one_map(self) -> bool:
+        """Whether every round of the retraining applies the same map A, from M_0 on."""
+        facts = self.facts
+        return facts.steady and self.given.full_batch and facts.means and facts.broken != 0

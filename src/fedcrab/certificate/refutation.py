@@ -1,22 +1,37 @@
-"""Declared constants that cannot be true: the ledger, the models or the other constants refute them.
+"""Declared constants that cannot be true: the ledger, the models, the answers or other constants refute them.
 
 Honest clients take K local steps of rate η along gradients of at most G, so no update is longer than K·η·G.
 Declared as one map in every round (full batches), an update changes by at most λ times the distance of two
 models. A smooth loss has ‖∇F‖² ≤ 2L·(F - F*); a strongly convex one μ·‖x - y‖ ≤ ‖∇f(x)‖ + ‖∇f(y)‖ ≤ 2G. What
 breaks one of these is declared wrongly, or a client who is taken for honest is not: either way nothing can be
 stated. A constant that nothing here refutes may still be false.
+
+Answers refute too, and checking them costs nothing. An honest client's training obeys ‖T(x) - T(y) - C·(x-y)‖
+≤ ρ‖x-y‖ wherever the declared constants hold (:meth:`Assumptions.local_affine`), so its updates differ by at
+most λ‖x-y‖, λ = |1-C| + ρ. The length of every fresh answer û at x_t is known, that of u at M_t is in the
+ledger, and so is ‖x_t - M_t‖:
+
+    |‖û_c‖ - ‖u_c‖| ≤ λ·‖x_t - M_t‖
+
+Where the vectors of answers were kept, the first inequality itself is checked: same client, same batches. One
+breach refutes the constants, the same batches or that client's honesty. Nobody can tell which; every bound
+with κ in it needs all three, so none is claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedcrab.certificate.assumptions import Assumptions, power
-from fedcrab.certificate.path_length import apart, is_one_map
-from fedcrab.certificate.poison import UNIT, PoisonBounds, poison_bounds
+from fedcrab.certificate.enclosure import Place, place_of
+from fedcrab.certificate.path_length import apart
+from fedcrab.certificate.poison import UNIT, PoisonBounds, Premises
+from fedcrab.certificate.term import HEURISTIC, Term, unknown
 from fedcrab.errors import ConfigError
+from fedcrab.recover.answers import Answers
 from fedcrab.recover.folder import RecoveryArtifacts
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId
@@ -31,18 +46,27 @@ def refuse_refuted(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts |
         raise ConfigError(sentence)
 
 
+def refuse_unusable(given: Assumptions) -> None:
+    """Raise ``ConfigError`` for a gradient bound that nothing follows from and nothing could refute."""
+    if given.gradient is not None and (given.rate is None or given.most_steps is None):
+        raise ConfigError(
+            f"gradient is declared {given.gradient:g} without rate and most_steps, so nothing follows from "
+            "it and nothing could refute it; declare those too, or take it back (gradient=null)"
+        )
+
+
 def refutations(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts) -> Iterator[str]:
     """A sentence for each declared constant that cannot be true."""
     yield from _expansion(given)
     yield from _residual_gradient(given)
     if given == Assumptions():
         return
-    facts = poison_bounds(plan)
-    yield from _gradient(given, plan, facts)
+    premises = Premises.of(plan, given)
+    yield from _gradient(premises)
     yield from _spread(given, plan)
-    yield from _drift(given, plan, facts)
-    yield from _gaps(given, plan, facts, evidence)
-    yield from _residual(given, plan, facts, evidence)
+    yield from _drift(premises)
+    yield from _gaps(premises, evidence)
+    yield from _residual(premises, evidence)
 
 
 def _expansion(given: Assumptions) -> Iterator[str]:
@@ -82,13 +106,14 @@ def _rounding(given: Assumptions, reach: float) -> float:
     return 4 * UNIT * (given.most_steps or USUAL_STEPS) * reach
 
 
-def _gradient(given: Assumptions, plan: Plan, facts: PoisonBounds) -> Iterator[str]:
+def _gradient(premises: Premises) -> Iterator[str]:
     """‖u_c‖ ≤ K·η·G of every honest update."""
+    given = premises.given
     allowed = _longest(given)
     if allowed is None or given.rate is None or given.most_steps is None:
         return
-    longest, client, t = max(_honest_norms(plan), default=(0.0, "", 0))
-    if longest > allowed * (1 + SLACK) + _rounding(given, facts.reach[-1]):
+    longest, client, t = max(_honest_norms(premises.plan), default=(0.0, "", 0))
+    if longest > allowed * (1 + SLACK) + _rounding(given, premises.facts.reach[-1]):
         least = longest / (given.rate * given.most_steps)
         yield (
             f"gradient is declared {given.gradient:g}, but client {client} moved by {longest:.6g} in round "
@@ -120,8 +145,9 @@ def _spread(given: Assumptions, plan: Plan) -> Iterator[str]:
         )
 
 
-def _drift(given: Assumptions, plan: Plan, facts: PoisonBounds) -> Iterator[str]:
+def _drift(premises: Premises) -> Iterator[str]:
     """|‖u_c(M_t)‖ - ‖u_c(M_s)‖| ≤ λ·‖M_t - M_s‖ of each honest client whose training is one map."""
+    plan, facts, given = premises.plan, premises.facts, premises.given
     drift = given.local_drift()
     if drift is None or not given.full_batch or not facts.means or facts.broken is not None:
         return
@@ -152,10 +178,11 @@ def _moved(plan: Plan, t: int) -> float:
     return float(np.linalg.norm(entry.coordinates.combine(range(len(entry.clients)), shares)))
 
 
-def _gaps(given: Assumptions, plan: Plan, facts: PoisonBounds, evidence: RecoveryArtifacts) -> Iterator[str]:
+def _gaps(premises: Premises, evidence: RecoveryArtifacts) -> Iterator[str]:
     """F - F* ≥ ‖∇F‖²/2L, and ‖∇F‖ = φ/η where a round is one full-batch step of everybody."""
+    plan, facts, given = premises.plan, premises.facts, premises.given
     rate, smooth = given.rate, given.smoothness
-    if rate is None or smooth is None or given.most_steps != 1 or not is_one_map(facts, given):
+    if rate is None or smooth is None or given.most_steps != 1 or not premises.is_one_map:
         return
     places = {"initial_gap": 0} | ({"rollback_gap": plan.rollback_round} if evidence.start is None else {})
     for name, t in places.items():
@@ -170,12 +197,11 @@ def _gaps(given: Assumptions, plan: Plan, facts: PoisonBounds, evidence: Recover
             )
 
 
-def _residual(
-    given: Assumptions, plan: Plan, facts: PoisonBounds, evidence: RecoveryArtifacts
-) -> Iterator[str]:
+def _residual(premises: Premises, evidence: RecoveryArtifacts) -> Iterator[str]:
     """‖A(M̃) - M̃‖ ≥ φ_t - λ·‖M̃ - M_t‖ for every kept t."""
+    plan, facts, given = premises.plan, premises.facts, premises.given
     drift = given.local_drift()
-    if given.residual is None or drift is None or evidence.model is None or not is_one_map(facts, given):
+    if given.residual is None or drift is None or evidence.model is None or not premises.is_one_map:
         return
     for t in (t for t in plan.history.kept if not plan.history.rounds[t].coordinates.sketched):
         far = apart(plan, evidence.model, plan.history.model(t))
@@ -186,3 +212,66 @@ def _residual(
                 f"{facts.honest[t]:.6g} at a model {far:.6g} away, so that it is at least {least:.6g}"
             )
             return
+
+
+ANSWERS = (
+    "largest ratio of what two answers of one client differ by to what the declared constants allow; above 1 "
+    "it refutes them, or the client's honesty"
+)
+CLOSE = 1e-4  # how far two answers to one question may be from each other, as a share of their lengths
+Affine = tuple[float, float]  # C and ρ
+Found = tuple[float, ClientId, int]  # the ratio, whose, in which round
+
+
+def answers_refute(
+    premises: Premises, steps: Sequence[Mapping[str, Any]] | None, answers: Sequence[Answers]
+) -> tuple[Term, bool]:
+    """The largest ratio, and whether it refutes what is declared."""
+    affine = premises.given.local_affine()
+    if affine is None or not premises.facts.busy:
+        return unknown(ANSWERS, "κ", "fresh answers"), False
+    found = [*_by_lengths(premises, affine, steps or ()), *_by_vectors(premises, affine, answers)]
+    if not found:
+        return unknown(ANSWERS, "fresh answers"), False
+    ratio, client, t = max(found)
+    if ratio <= 1:
+        return Term(ratio, HEURISTIC, ANSWERS), False
+    said = f"refuted by client {client!r} in round {t}: the declared constants, its batches or its honesty"
+    return Term(ratio, HEURISTIC, ANSWERS, (said,)), True
+
+
+def _by_lengths(premises: Premises, affine: Affine, steps: Sequence[Mapping[str, Any]]) -> Iterator[Found]:
+    facts, drift = premises.facts, abs(1 - affine[0]) + affine[1]
+    for step in steps:
+        t = step["round"]
+        if "measured" not in step or not 0 <= t < len(facts.busy):
+            continue
+        entry, far = premises.plan.history.rounds[t], step["measured"]["apart"]
+        then = dict(zip(entry.clients, entry.norms.tolist(), strict=True))
+        for client, now in zip(step["clients"], step["renewed"] or step["lengths"], strict=True):
+            if client in then:
+                slack = CLOSE * (now + then[client]) + 32 * UNIT * (facts.reach[t] + far)
+                yield abs(now - then[client]) / max(drift * far + slack, 1e-300), client, t
+
+
+def _by_vectors(premises: Premises, affine: Affine, answers: Sequence[Answers]) -> Iterator[Found]:
+    """Every answer beside the first and the last before it of the same client, with the same batches."""
+    facts, given = premises.facts, premises.given
+    earlier = dict[tuple[ClientId, int], tuple[Place, ...]]()
+    for place in (place_of(premises.plan, found, affine) for found in answers):
+        for client in place.rows:
+            key = (client, -1 if given.full_batch else place.round)
+            known = earlier.get(key, ())
+            for other in known:
+                yield _ratio(place, other, client, affine, facts), client, place.round
+            earlier[key] = (*known[:1], place)
+
+
+def _ratio(one: Place, other: Place, client: ClientId, affine: Affine, facts: PoisonBounds) -> float:
+    moved = one.model - other.model
+    first, second = (p.updates[p.rows[client]].astype(np.float64) for p in (one, other))
+    differ = float(np.linalg.norm((1 - affine[0]) * moved + first - second))
+    lengths = one.lengths[one.rows[client]] + other.lengths[other.rows[client]]
+    errors = one.errors[one.rows[client]] + other.errors[other.rows[client]]
+    slack = CLOSE * lengths + 32 * UNIT * (one.size + other.size + facts.start) + errors
+    return differ / max(affine[1] * float(np.linalg.norm(moved)) + float(slack), 1e-300)

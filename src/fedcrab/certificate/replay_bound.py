@@ -25,9 +25,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, sqrt
 
-from fedcrab.certificate.assumptions import SOUND, Assumptions, Term, finite, unknown
-from fedcrab.certificate.path_length import is_one_map
-from fedcrab.certificate.poison import UNIT, PoisonBounds
+from fedcrab.certificate.poison import UNIT, Premises
+from fedcrab.certificate.term import SOUND, Term, finite, unknown
 from fedcrab.recover.replay_record import ReplayRecord
 
 CANCELLED = 2.0**-25  # of the lengths: what a square root of a difference of squares can lose
@@ -41,23 +40,21 @@ def strayed(record: ReplayRecord, centre: float) -> float:
 
 
 def replay_bound(
+    premises: Premises,
     records: Sequence[ReplayRecord],
-    facts: PoisonBounds,
-    psi: Sequence[float],
-    given: Assumptions,
     *,
-    first: int,
     start: float = 0.0,
     enclosed: Sequence[float] | None = None,
 ) -> float | None:
-    """D after the last round, from the rollback round ``first`` on; None where nothing bounds it.
+    """D after the last round, from the rollback round on; None where nothing bounds it.
 
     ``start`` is how far from the rollback model recovery began.
     ``enclosed`` gives ‖x_t - m‖ + R for each round t, of :func:`fedcrab.certificate.enclosure.enclosed`.
     Every round with an honest client needs a record.
     """
-    expansion, affine = given.local_expansion(), given.local_affine()
-    if expansion is None or affine is None:
+    facts, psi, first = premises.facts, premises.psi, premises.plan.rollback_round
+    expansion, affine = premises.given.local_expansion(), premises.given.local_affine()
+    if psi is None or expansion is None or affine is None:
         return None
     replayed, gap = {record.round: record for record in records}, psi[first] + start
     for t in range(first, len(facts.busy)):
@@ -87,31 +84,21 @@ ASSUMES = (
 )
 
 
-def replayed_term(
-    records: Sequence[ReplayRecord],
-    facts: PoisonBounds,
-    psi: Sequence[float] | None,
-    given: Assumptions,
-    *,
-    first: int,
-    start: float,
-) -> Term:
+def replayed_term(premises: Premises, records: Sequence[ReplayRecord], *, start: float) -> Term:
     """distance.replayed: the bound of a replay from the records of its steps."""
-    bound = None
-    if psi is not None and records:
-        bound = replay_bound(records, facts, psi, given, first=first, start=start)
+    bound = replay_bound(premises, records, start=start) if records else None
     if bound is None:
         return unknown(FORMULA, *ASSUMES, "κ", "the records of every step of a replay")
     return finite(Term(bound, SOUND, FORMULA, ASSUMES))
 
 
-def last_replayed_residual(facts: PoisonBounds, given: Assumptions, records: Sequence[ReplayRecord]) -> float:
+def last_replayed_residual(premises: Premises, records: Sequence[ReplayRecord]) -> float:
     """r(M̃) where the last step asked everybody: M̃ = A(x) + a; infinite where it did not, or rounds differ.
 
     ‖A(M̃) - M̃‖ ≤ κ‖a‖ + κ‖A(x) - x‖ + ‖a‖, and ‖A(x) - x‖ ≤ ‖step‖ + ‖a‖.
     """
-    expansion = given.local_expansion()
-    if not records or expansion is None or not is_one_map(facts, given):
+    facts, expansion = premises.facts, premises.given.local_expansion()
+    if not records or expansion is None or not premises.is_one_map:
         return inf
     last = records[-1]
     if last.round != len(facts.busy) - 1 or last.others > 0:

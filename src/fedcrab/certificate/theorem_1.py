@@ -23,18 +23,9 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any
 
-from fedcrab.certificate.assumptions import (
-    HEURISTIC,
-    SOUND,
-    UNPROVABLE,
-    Assumptions,
-    Term,
-    finite,
-    total,
-    unknown,
-)
-from fedcrab.certificate.poison import EXACT, PoisonBounds
-from fedcrab.rollback.decision import Plan
+from fedcrab.certificate.assumptions import Assumptions
+from fedcrab.certificate.poison import EXACT, Premises
+from fedcrab.certificate.term import HEURISTIC, SOUND, UNPROVABLE, Term, finite, total, unknown
 
 
 def printed(*, rate: float, L: float, G: float, gap: float, r: int, tau: int, ratios: float) -> float:
@@ -63,35 +54,28 @@ START = "retraining begins at the rollback model (it does not)"
 
 
 def theorem_terms(
-    plan: Plan,
-    facts: PoisonBounds,
-    given: Assumptions,
-    guessed: Mapping[str, float],
-    steps: Sequence[Mapping[str, Any]] | None,
+    premises: Premises, guessed: Mapping[str, float], steps: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Term]:
-    """The theorem where its constants are known or guessed; G is that of a whole round: K·G."""
-    constants = _constants(given, guessed)
+    """The theorem where its constants are declared or estimated; G is that of a whole round: K·G."""
+    constants = _constants(premises.given, guessed)
     needs = ("rate, smoothness, gradient, rollback_gap", "the steps of a recovery")
     if constants is None or steps is None:
         names = {"printed": PRINTED, "recovery": FIRST, "retraining": SECOND, "mended": f"{FIRST} + {SECOND}"}
         return {f"theorem1.{name}": unknown(formula, *needs) for name, formula in names.items()}
-    r, tau, ratios = len(steps), len(plan.history.rounds), sum(_ratio(step) ** 2 for step in steps)
+    r, tau, ratios = len(steps), len(premises.facts.busy), sum(_ratio(step) ** 2 for step in steps)
     in_print = Term(printed(**constants, r=r, tau=tau, ratios=ratios), UNPROVABLE, PRINTED, (UNBIASED, START))
     first = Term(mended_recovery(**constants, r=r, ratios=ratios), UNPROVABLE, FIRST, (UNBIASED,))
-    second = _second(facts, given, guessed, constants, tau)
+    second = _second(premises, guessed, constants, tau)
     both = total(f"{FIRST} + {second.formula}", first, second)
     terms = {"printed": in_print, "recovery": first, "retraining": second, "mended": both}
     return {f"theorem1.{name}": finite(term) for name, term in terms.items()}
 
 
 def _second(
-    facts: PoisonBounds,
-    given: Assumptions,
-    guessed: Mapping[str, float],
-    constants: Mapping[str, float],
-    tau: int,
+    premises: Premises, guessed: Mapping[str, float], constants: Mapping[str, float], tau: int
 ) -> Term:
-    full = given.full_batch and facts.steady
+    given = premises.given
+    full = given.full_batch and premises.facts.steady
     value = mended_retraining(**constants, tau=tau, sampled=not full)
     formula = SECOND if full else f"{SECOND} + ηG√τ, in expectation"
     proved = full and given.most_steps == 1 and not guessed

@@ -222,7 +222,7 @@ def _server(state: object) -> ServerState | None:
 
 
 def real(what: str, value: object, *, error: type[Exception] = RecordError) -> float:
-    """A number as a float; it may be infinite or NaN. -0.0 becomes 0.0, which is all that SQLite can store."""
+    """A number as a float; it may be infinite or NaN. -0.0 becomes 0.0, as in SQLite."""
     cause: Exception | None = None
     if not isinstance(value, str | bytes) and getattr(value, "shape", ()) == ():
         try:
