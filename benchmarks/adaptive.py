@@ -31,9 +31,9 @@ from fedcrab.rollback.decision import Plan, plan
 from fedcrab.train import ServerProbe
 from fedcrab.types import Updates, Vector
 
-BETA = 0.3  # of both presets when these trials were made
-PRESETS = {name: {**settings, "beta": BETA} for name, settings in DEFAULTS.items()}
-RESULTS = Path("benchmarks/results/adaptive")
+AS_STORED = {"beta": 0.3, "batches": "history"}  # the defaults of the time when these trials were made
+PRESETS = {name: {**settings, "beta": AS_STORED["beta"]} for name, settings in DEFAULTS.items()}
+RESULTS = Path("benchmarks/results/adaptive.jsonl")
 SPREADS, FRACTIONS = ("iid", "dirichlet"), (0.25, 0.5)
 TRAINING = ["attack.settings.boost=2.0", "history.name=everything"]
 Cells = list[dict[str, Any]]
@@ -73,9 +73,11 @@ def known(way: str, fraction: float, spread: str, seed: int) -> dict[str, Any]:
         history = rerecord(everything, Path(place) / "h", Selective())
         truth, found = moved(everything, bad), {"poisoned": measures(setup, poisoned(history))}
         for preset in PRESETS:
-            row = measures(setup, recover_to_end(f"crab-{preset}", history, bad, setup, beta=BETA))
+            how = {**AS_STORED, "everyone": False}
+            row = measures(setup, recover_to_end(f"crab-{preset}", history, bad, setup, **how))
             found[preset] = {**row, **decided(plan(history, bad, **PRESETS[preset]), truth)}
-        found["retrain"] = measures(setup, recover_to_end("retrain", history, bad, setup))
+        again = recover_to_end("retrain", history, bad, setup, batches="history")
+        found["retrain"] = measures(setup, again)
         suspects = set(ledger(history).suspects)
     setup.close()
     found["ledger"] = {"hits": len(suspects & bad), "accused": len(suspects), "attackers": len(bad)}

@@ -1,34 +1,20 @@
 """How tight each bound of a certificate is: softmax regression on MNIST, every bound beside what it bounds.
 
 usage: python benchmarks/certificate.py [--rounds 20] [--seeds 3]
-       python benchmarks/certificate.py --generators [--trials 400]
-       python benchmarks/certificate.py --replays [--trials 220] [--generator Y]
 
-The second prints bound / truth on random convex problems of two kinds (tests/trials/convex.py): Y, long
-trainings of ten clients with full batches, and T, short ones of all sorts; with nothing but lengths, with
-kept answers and one honest round at the result (anchor), and with the history's updates in 4 bits, in 8
-bits, and exact. In brackets the share of bounds below the poisoned model's true distance.
-
-The third compares replays on the same problems, recorded with Compact(bits=8): by their defaults, with
-everybody asked in every third round, and certified ones (``proof``). Figures are medians: share of
-retraining's client-rounds, true and proved distance to retraining as shares of the poisoned model's true one,
-and the share of problems in which the proved one is below it.
-
-20 clients of 300 examples, a quarter of them with a backdoor. The trainings: one full-batch step a round;
+20 clients of 300 examples, a quarter of them with a backdoor. The trainings: one full-batch step per round;
 the same with weight decay, so that it is strongly convex; five epochs in batches of 64. Each is recorded by
-Crab's selection and with every round and client selected. The figure is bound / truth, the median over the
-seeds; a figure below 1 would be a violation, and stops the program."""
+Crab's selection and with every round and client selected. Figures are medians over the seeds; a ratio below 1
+would be a violation, and stops the program. Random convex problems: benchmarks/certificate_problems.py.
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -113,73 +99,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--generators", action="store_true")
-    parser.add_argument("--replays", action="store_true")
-    parser.add_argument("--generator", choices=("Y", "T"), default="Y")
-    parser.add_argument("--trials", type=int, default=400)
     asked = parser.parse_args()
-    if asked.generators:
-        show_generators(asked.trials)
-        return
-    if asked.replays:
-        show_replays(asked.generator, asked.trials)
-        return
     for training, local in TRAININGS.items():
         for kept, history in KEPT.items():
             print(f"\n### {training}; {kept}\n")
             show([*COMMON, *local, *history, f"rounds={asked.rounds}"], asked.seeds)
-
-
-def show_generators(trials: int) -> None:
-    """A table of median bound / truth on the random problems; any violation stops the program."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from trials import tightness
-    from trials.convex import long_training, random_training
-
-    kinds = {"lengths": None, "anchor": None, "4 bits": 4, "8 bits": 8, "updates": None}
-    head = ("generator, preset", "evidence", "problems", "coupled", "anchored", "enclosed", "conclusion")
-    print(f"| {' | '.join(head)} | poisoned |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|")
-    for generator, make, first in (("Y", long_training, 0), ("T", random_training, 5000)):
-        for preset in ("hardened", "paper"):
-            for evidence, bits in kinds.items():
-                kept = "anchor" if bits else evidence
-                tried = tightness.trials(partial(make, bits=bits), range(first, first + trials), preset, kept)
-                found = list(tried)
-                assert all(m.truth <= bound for m in found for bound in m.bounds.values())
-                names = ("distance.coupled", "distance.anchored", "distance.enclosed", None)
-                cells = ["{:.3g} ({:.2f})".format(*tightness.ratios(found, name)[:2]) for name in names]
-                nothing = [m.nothing / m.poisoned for m in found if m.nothing and m.poisoned > 1e-3]
-                row = [f"{generator}, {preset}", evidence, str(len(found)), *cells, f"{median(nothing):.3g}"]
-                print(f"| {' | '.join(row)} |", flush=True)
-
-
-REPLAYS: dict[str, dict[str, Any]] = {
-    "replay": {},
-    "replay, every 3rd round, all asked": {"every": 3, "asked": 100, "settle": 2},
-    "certified, nobody asked": {"proof": 1e5},
-    "certified, proof=0.5": {"proof": 0.5},
-    "certified, proof=0.2": {"proof": 0.2},
-    "certified, proof=0.1": {"proof": 0.1},
-    "certified, proof=0.05": {"proof": 0.05},
-}
-
-
-def show_replays(generator: str, trials: int) -> None:
-    """A table of what replays ask, reach and prove; any violation stops the program."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from trials.convex import long_training, random_training
-    from trials.tightness import replayed
-
-    make, first = (long_training, 0) if generator == "Y" else (random_training, 5000)
-    found = replayed(partial(make, bits=8), range(first, first + trials), REPLAYS)
-    print(f"{generator}: {max(map(len, found.values()))} convex problems, no bound below the distance\n")
-    print("| replay | client-rounds | true | proved | below |")
-    print("|---|--:|--:|--:|--:|")
-    for name, rows in found.items():
-        asked, true, proved = (median(column) for column in zip(*rows, strict=True))
-        below = sum(row[2] < 1 for row in rows) / len(rows)
-        print(f"| {name} | {asked:.0%} | {true:.3f} | {proved:.3f} | {below:.2f} |", flush=True)
 
 
 def show(changes: list[str], seeds: int) -> None:

@@ -1,7 +1,7 @@
-"""How tight the bounds of a certificate are on random convex problems, and whether any of them is ever violated.
+"""How tight the bounds of a certificate are on random convex problems, and whether any is violated.
 
-usage: python benchmarks/certificate_problems.py crab   [--generator Y] [--first N] [--problems N] [--rows FILE]
-       python benchmarks/certificate_problems.py replay [--generator Y] [--first N] [--problems N] [--rows FILE]
+usage: python benchmarks/certificate_problems.py crab|replay [--generator Y|T] [--first N] [--problems N]
+                                                             [--rows FILE]
 
 Generator Y: ten clients, 15 to 30 rounds, full batches. Generator T: two to seven clients, 2 to 12 rounds, of
 all sorts (tests/trials/convex.py). Problems that are not convex are left out. One line of JSON per problem;
@@ -78,7 +78,8 @@ def stored(path: Path) -> Iterator[Row]:
 
 
 def crab_table(rows: list[Row], generator: str) -> Iterator[str]:
-    yield "| problems, preset | evidence | problems | `coupled` | `anchored` | `enclosed` | conclusion | doing nothing |"
+    heads = ("problems, preset", "evidence", "problems", "`coupled`", "`anchored`", "`enclosed`")
+    yield f"| {' | '.join(heads)} | conclusion | doing nothing |"
     yield "|---|---|--:|--:|--:|--:|--:|--:|"
     for preset in PRESETS:
         for evidence in EVIDENCE:
@@ -116,7 +117,8 @@ def replay_table(rows: list[Row], generator: str) -> Iterator[str]:
 def violations(cells: list[Row]) -> str:
     """How many sound bounds were checked, and how many are below the distance."""
     pairs = [(cell["truth"], bound) for cell in cells for bound in cell["bounds"].values()]
-    return f"{len(pairs)} sound bounds checked, {sum(truth > bound for truth, bound in pairs)} below the distance."
+    violated = sum(truth > bound for truth, bound in pairs)
+    return f"{len(pairs)} sound bounds checked, {violated} below the distance."
 
 
 def main() -> None:

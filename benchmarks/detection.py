@@ -24,8 +24,8 @@ from fedcrab.detect import FLDetector, WatchedFleet, ledger
 from fedcrab.experiment.recovery import measure_outcome, poisoned, recover_to_end
 from fedcrab.rollback.decision import plan
 
-BETA = 0.3  # of the decision when these trials were made
-RESULTS = Path("benchmarks/results/detection")
+AS_STORED = {"beta": 0.3, "batches": "history"}  # the defaults of the time when these trials were made
+RESULTS = Path("benchmarks/results/detection.jsonl")
 SPREADS = ("iid", "dirichlet")
 UNATTACKED = (*SPREADS, "dirichlet-0.1", "shards", "half")
 DETECTORS = ("ledger", "fldetector")
@@ -84,10 +84,12 @@ def mistakes(attack: str, spread: str, seed: int) -> dict[str, Any]:
         named["the ledger's suspects"] = list(ledger(history).suspects)
         for name, clients in named.items():
             for method in ("crab-hardened", "retrain") if clients else ():
-                row = measure_outcome(setup, recover_to_end(method, history, clients, setup, beta=BETA))
+                how = {**AS_STORED, **({"everyone": False} if method == "crab-hardened" else {})}
+                outcome = recover_to_end(method, history, clients, setup, **how)
+                rollback = plan(history, clients, AS_STORED["beta"]).rollback_round
                 rows[f"{name}, {method}"] = {
-                    **_measures(row),
-                    "rollback": plan(history, clients, BETA).rollback_round,
+                    **_measures(measure_outcome(setup, outcome)),
+                    "rollback": rollback,
                 }
     setup.close()
     return rows
@@ -190,7 +192,7 @@ def main() -> None:
     for part in () if arguments.table else arguments.parts:
         cells = mistake_cells() if part == "mistakes" else detection_cells(part)
         if not fill(RESULTS, cells, minutes=arguments.minutes):
-            print("there is more to do; the same command goes on")
+            print("not all is computed yet; the same command resumes")
             return
     for part in arguments.parts:
         print(f"\n{part}\n", mistakes_table() if part == "mistakes" else detection_table(part), sep="\n")

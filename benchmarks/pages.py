@@ -12,7 +12,6 @@ from pathlib import Path
 import adaptive
 import detection
 import sides
-import unfound
 
 TABLES: dict[str, Callable[[], str]] = {
     "digits": lambda: detection.detection_table("digits"),
@@ -23,8 +22,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "mistakes": detection.mistakes_table,
     "adaptive": adaptive.recovery_table,
     "found": adaptive.found_table,
-    "unfound": unfound.table,
-    "supposed": unfound.supposed_table,
 }
 
 

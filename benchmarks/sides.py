@@ -19,7 +19,7 @@ from poisoned import ATTACKS, SEEDS, attacked, recorded
 
 from fedcrab.detect.split import lowers_the_loss
 
-RESULTS = Path("benchmarks/results/sides")
+RESULTS = Path("benchmarks/results/sides.jsonl")
 DATA = ("digits", "mnist")
 BOUNDS = (0, 1, 3, 6, 10, float("inf"))  # of |t|
 

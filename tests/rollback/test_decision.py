@@ -121,6 +121,7 @@ def test_other_selections_can_be_planned_from_too(selection: object, tmp_path: P
     ("wrong", "word"),
     [
         ({"malicious": {"zoe"}}, "no client zoe in this history; it has a, b, m"),
+        ({"malicious": {"a, b"}}, 'no client "a, b" in this history; it has a, b, m'),
         ({"malicious": set()}, "name at least one"),
         ({"malicious": {"a", "b", "m"}}, "nobody is left"),
         ({"beta": -0.1}, "beta must be"),

@@ -32,6 +32,7 @@ from fedcrab.report.page_data import (
 )
 from fedcrab.report.page_recoveries import recoveries_of
 from fedcrab.report.trigger import trigger_facts
+from fedcrab.rollback.malicious import join_quoted
 from fedcrab.types import ClientId
 
 ASSETS = files("fedcrab.report") / "assets"
@@ -148,7 +149,7 @@ def _check(history: History, malicious: Collection[ClientId]) -> None:
     """Everybody named took part, or tried to: whether the page has room for them is another matter."""
     rejected = {r.client for entry in history.rounds for r in entry.rejected}
     if unknown := set(malicious) - set(history.clients) - rejected:
-        raise ConfigError(f"{history.path}: no client {', '.join(sorted(unknown))} in this history")
+        raise ConfigError(f"{history.path}: no client {join_quoted(unknown)} in this history")
 
 
 def _check_together(history: History, rounds: list[int]) -> None:

@@ -24,6 +24,7 @@ from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
 from fedcrab.html import html_pairs, html_rows
 from fedcrab.rollback.influence import Influence, counted_rounds
+from fedcrab.rollback.malicious import join_quoted
 from fedcrab.rollback.undetected import undetected_count, with_undetected
 from fedcrab.rollback.warnings import SENTENCES, Left, join_ids, plan_warnings
 from fedcrab.types import ClientId
@@ -194,7 +195,7 @@ def _check(
     if not bad:
         raise ConfigError("no malicious client is named; name at least one")
     if unknown := bad - clients - _turned_away(history):
-        raise ConfigError(f"{history.path}: no client {join_ids(unknown)} in this history{_hint(clients)}")
+        raise ConfigError(f"{history.path}: no client {join_quoted(unknown)} in this history{_hint(clients)}")
     if bad >= clients:
         raise ConfigError(f"all {len(clients)} clients are named malicious; nobody is left to recover with")
     return bad
@@ -222,7 +223,7 @@ def _turned_away(history: History) -> set[ClientId]:
 
 
 def _hint(clients: Collection[ClientId]) -> str:
-    return f"; it has {join_ids(clients)}" if len(clients) <= 30 else f"; it has {len(clients)} others"
+    return f"; it has {join_quoted(clients)}" if len(clients) <= 30 else f"; it has {len(clients)} others"
 
 
 def _sums_before(candidates: Sequence[int], rounds: Sequence[int], values: Matrix64) -> list[float]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TextIO
 
 from fedcrab.errors import ConfigError, shown
 from fedcrab.history import History
-from fedcrab.types import ClientId
+from fedcrab.types import ClientId, natural
 
 SUSPECTS = "Suspects:"  # begins the line by which people, and we, know them in what detect prints
 NO_SIGN = "No sign of attack"
@@ -91,6 +91,11 @@ def quoted(client: ClientId) -> str:
     """An id as :func:`listed` reads it back."""
     plain = not set(client) & set('",@') and client not in ("", "-") and client == client.strip()
     return client if plain else '"' + client.replace('"', '""') + '"'
+
+
+def join_quoted(clients: Iterable[ClientId]) -> str:
+    """These clients in one line, as :func:`listed` reads them back."""
+    return ", ".join(map(quoted, sorted(clients, key=natural)))
 
 
 def _suspects(text: str, where: str) -> list[ClientId]:
