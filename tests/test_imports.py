@@ -41,6 +41,7 @@ ORDER = [
     "terminal_table",
     "terminal",
     "extras",
+    "name_value",
     "errors",
 ]
 ROOT = Path(fedcrab.__file__).parent

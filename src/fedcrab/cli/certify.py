@@ -28,6 +28,7 @@ from fedcrab.cli.output import (
 )
 from fedcrab.errors import ConfigError
 from fedcrab.history.signature import check_private
+from fedcrab.name_value import split_pair
 from fedcrab.recover.folder import RecoveryFolder, find_folder
 from fedcrab.terminal import tell_aside
 from fedcrab.terminal_table import Column, FittedTable
@@ -99,10 +100,10 @@ def assumed(known: Assumptions, changes: Sequence[str]) -> Assumptions:
     """The assumptions with changes such as ``rate=0.1``; ``rate=null`` takes one back."""
     table, names = asdict(known), [f.name for f in fields(Assumptions)]
     for change in changes:
-        name, equals, text = change.partition("=")
-        if not equals or name.strip() not in names:
-            raise ConfigError(f"--assume takes name=value, got {change[:60]!r}; names are {', '.join(names)}")
-        table[name.strip()] = _value(change, text.strip())
+        name, text = split_pair(change, option="--assume", example="rate=0.1")
+        if name not in names:
+            raise ConfigError(f"--assume: there is no {name[:60]!r}; names are {', '.join(names)}")
+        table[name] = _value(change, text)
     return Assumptions(**table)
 
 

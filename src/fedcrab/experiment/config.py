@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedcrab.errors import ConfigError
+from fedcrab.name_value import put, split_pair, toml_value
 
 
 class ConfigSection(BaseModel):
@@ -162,42 +163,28 @@ def settings(changes: Sequence[str]) -> dict[str, Any]:
 
 
 def _change(table: dict[str, Any], change: str) -> None:
-    """Put one ``a.b=value`` into the table; the value is TOML, or else a plain word."""
-    path, equals, value = change.partition("=")
-    if not equals or not path.strip():
-        raise ConfigError(f"--set takes name=value such as attack.fraction=0.5, got {change!r}")
-    *parents, last = path.strip().split(".")
-    for name in parents:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"--set {change}: {name!r} is a value, not a table")
-    table[last] = _value(value.strip())
+    """Put one ``a.b=value`` into the table."""
+    name, value = split_pair(change, option="--set", example="attack.fraction=0.5")
+    put(table, name, toml_value(value))
 
 
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def explain(error: ValidationError) -> str:
-    """The first thing that is wrong with a configuration, in one sentence."""
+def explain(error: ValidationError, whole: type[BaseModel] = Config) -> str:
+    """Return the first problem of a configuration, or of another ``whole``, as one sentence."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"no setting {place!r}; {_known_at(first['loc'][:-1])}"
+        return f"no setting {place!r}; known here are {', '.join(_known_at(whole, first['loc'][:-1]))}"
     return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
 
 
-def _known_at(location: Sequence[int | str]) -> str:
+def _known_at(part: Any, location: Sequence[int | str]) -> Mapping[str, Any]:
     """The names that can stand at a place of the configuration."""
-    part: Any = Config
     for name in location:
-        annotation = part.model_fields[str(name)].annotation
-        part = next((t for t in getattr(annotation, "__args__", [annotation]) if _is_part(t)), annotation)
+        field = part.model_fields.get(str(name))
+        kinds = getattr(field.annotation, "__args__", [field.annotation]) if field else []
+        part = next((kind for kind in kinds if _is_part(kind)), part)
     names: Mapping[str, Any] = part.model_fields
-    return f"known here are {', '.join(names)}"
+    return names
 
 
 def _is_part(kind: Any) -> bool:

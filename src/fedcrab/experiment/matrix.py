@@ -14,6 +14,7 @@ from fedcrab.experiment.cell_cache import identity, key_of
 from fedcrab.experiment.config import Config, HistoryConfig, read_table, settings, validated
 from fedcrab.experiment.names import REFERENCE
 from fedcrab.experiment.suite import POISONED, AxisValue, MethodChoice, ResolvedMethod, Suite, resolve
+from fedcrab.name_value import put
 
 ALWAYS = ("poisoned", REFERENCE)  # what every other cell of a training is compared with
 Labels = tuple[tuple[str, str | float], ...]  # axis -> value, as tables show it
@@ -164,16 +165,6 @@ def _found(table: Any, place: str) -> Any:
     for name in place.split("."):
         table = table.get(name) if isinstance(table, Mapping) else None
     return table
-
-
-def put(table: dict[str, Any], place: str, value: Any) -> None:
-    """Set ``a.b.c`` in nested tables."""
-    *parents, last = place.split(".")
-    for name in parents:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"{place}: {name!r} is a value, not a table")
-    table[last] = value
 
 
 def _copied(table: Mapping[str, Any]) -> dict[str, Any]:

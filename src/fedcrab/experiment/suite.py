@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedcrab.errors import ConfigError
 from fedcrab.experiment import names
-from fedcrab.experiment.config import ConfigSection
+from fedcrab.experiment.config import ConfigSection, explain
 from fedcrab.history.selection import Selection, to_table
 from fedcrab.rollback.decision import OPTIONAL
 
@@ -112,18 +112,9 @@ def load_suite(path: Path) -> Suite:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML ({error})") from error
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_first(error)}") from error
+        raise ConfigError(f"{path}: {explain(error, Suite)}") from error
     beside = path.parent / suite.base
     return suite.model_copy(update={"base": str(beside)}) if beside.is_file() else suite
-
-
-def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, in one sentence."""
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"no setting {place!r}; known are {', '.join(Suite.model_fields)}"
-    return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
 
 
 DECISION = ("beta", "evidence", "rule")
