@@ -1,18 +1,18 @@
-"""What can go wrong, each as one sentence that says what, where and what to do."""
+"""The exceptions of fedcrab. Each message is one sentence: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
 
 class FedcrabError(Exception):
-    """The parent of every error that fedcrab raises on purpose."""
+    """The base class of every error that fedcrab raises on purpose."""
 
 
 class ConfigError(FedcrabError):
-    """A setting or an argument is not usable."""
+    """A setting or an argument is invalid."""
 
 
 class RecordError(FedcrabError):
-    """A round cannot be recorded as it was given."""
+    """A round cannot be recorded as given."""
 
 
 class HistoryError(FedcrabError):
@@ -28,7 +28,7 @@ class FleetError(FedcrabError):
 
 
 def shown(value: object, longest: int = 40) -> str:
-    """Any value as a short printable text for a message; no value can make this fail, or long."""
+    """Return any value as a short printable text for a message. Never raises."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a whole number of {value.bit_length()} bits"[:longest]
     try:

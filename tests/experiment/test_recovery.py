@@ -109,7 +109,7 @@ def test_no_answer_shares_a_batch_order_with_the_history(
     for _ in zip(same, range(3), strict=False):
         pass
     assert min(addresses, default=0) >= 0
-    with pytest.raises(ConfigError, match="batches are fresh or history"):
+    with pytest.raises(ConfigError, match="batches must be fresh or history"):
         RecoveryRun(method, history, setup.attackers.clients, setup, batches="stale")
 
 

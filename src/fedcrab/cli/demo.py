@@ -1,4 +1,4 @@
-"""The command ``demo``: the whole story on an embedded data set."""
+"""The command ``demo``: the whole flow on an embedded data set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A training with hidden attackers, recorded; then every way to recover from them, side by side."""
+    """Record a training with hidden attackers, then compare every way to recover from it."""
     with Progress(quiet=as_json) as progress, run_demo(out, progress) as result:
         progress.stop()
         if as_json:

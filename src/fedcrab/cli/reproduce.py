@@ -29,7 +29,7 @@ def reproduce(
     ] = None,
     scale: Annotated[
         str,
-        typer.Option(click_type=Choice(SCALES), help="How much of it: half a minute, hours or days."),
+        typer.Option(click_type=Choice(SCALES), help="Takes half a minute, hours, or days."),
     ] = "smoke",
     results: Results = Path("results"),
     out: Annotated[
@@ -39,9 +39,9 @@ def reproduce(
     no_run: NoRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """The paper's tables and figures, its numbers beside ours, and which of its claims hold.
+    """Reproduce the paper's tables and figures; show its numbers beside ours and which claims hold.
 
-    Goes on where it was interrupted; items share trainings.
+    An interrupted run resumes. Items share trainings.
     """
     need_extra("simulate", "'reproduce'")
     with Progress(quiet=as_json) as progress:

@@ -1,1 +1,1 @@
-"""Experiments: a training described in TOML, and what it takes to run it."""
+"""Experiments: trainings and suites described in TOML, and everything that runs them."""

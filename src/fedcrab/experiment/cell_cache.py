@@ -1,11 +1,12 @@
 """The results of finished cells: one line of JSON each, in one file per suite.
 
     RESULTS/<suite>.jsonl       {"key", "cell", "measures", "curve", "made", "sha256"} per line
-    RESULTS/cells/<key>.json    the same without "key": how results were kept before, still found
-    RESULTS/.work/<key>/        what a training under way needs; can be deleted, is not to be committed
+    RESULTS/cells/<key>.json    the same without "key", as earlier versions wrote it; still found
+    RESULTS/.work/<key>/        the files of running trainings; can be deleted, is not committed
 
-The key is the hash of all that determines a result. Lines are only ever appended, by any number of processes;
-after a kill the last one is whole or absent. What was changed by hand or damaged is found by its own hash.
+The key is the hash of everything that determines a result. Lines are only appended, by any number of
+processes; after a kill the last line is complete or absent. A line that was edited or damaged is detected by
+its own hash.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from fedcrab.experiment.config import Config, NamedChoice
 from fedcrab.experiment.suite import ResolvedMethod, defaults
 from fedcrab.files import append_line, file_errors, make_directory, open_regular, read_regular
 
-# Raised whenever the same configuration gives other numbers: every cell of that model is then computed again.
+# Increased whenever the same configuration gives other numbers; every cell of that model is computed again.
 NUMERICS = {"softmax": 2, "mlp": 2}
 NUMERICS_OF_OTHERS = 3
 LENGTH = 24  # hexadecimal digits of a key
 
 
 def identity(config: Config, method: ResolvedMethod, *, membership: bool) -> dict[str, Any]:
-    """All that determines a cell, as plain values: the defaults of what is named stand in it too."""
+    """Return everything that determines a cell, as plain values, defaults included."""
     training = config.model_dump(mode="json", exclude={"history"})
     if config.device == "cpu":
         del training["device"]  # as in the keys of cells that are older than this setting
@@ -53,14 +54,14 @@ def identity(config: Config, method: ResolvedMethod, *, membership: bool) -> dic
 
 
 def _whole(named: NamedChoice, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Something named with all its settings, those that are not told as the function has them."""
+    """A named choice with all its settings; missing ones have the function's defaults."""
     own = defaults(names.look_up(kind, named.name, table))
     settings = {name: named.settings.get(name, value) for name, value in own.items()}
     return {"name": named.name, "settings": _plain({**settings, **named.settings})}
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON has it."""
+    """A setting as a JSON value."""
     if isinstance(value, Mapping):
         return {str(name): _plain(v) for name, v in value.items()}
     if isinstance(value, list | tuple):
@@ -73,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def _trigger(trigger: Trigger) -> str:
-    """The text of a trigger in the keys of cells, published ones included: it must never change."""
+    """The text of a trigger in the keys of cells. It must never change: published cells contain it."""
     image = "None" if trigger.image is None else f"({', '.join(str(side) for side in trigger.image)})"
     return (
         f"Trigger(size={trigger.size}, value={trigger.value}, image={image}, "
@@ -82,12 +83,12 @@ def _trigger(trigger: Trigger) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """One way to write it down."""
+    """The canonical bytes of a JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def key_of(identity: Mapping[str, Any]) -> str:
-    """The hash of all that determines a cell."""
+    """The key of a cell: the hash of everything that determines its result."""
     return hashlib.sha256(canonical(identity)).hexdigest()[:LENGTH]
 
 
@@ -99,16 +100,16 @@ Point = tuple[int, int, float | None, float | None]
 
 @dataclass(frozen=True)
 class CellResult:
-    """What came out of a cell."""
+    """The result of a cell."""
 
     identity: Mapping[str, Any]
     measures: Mapping[str, float | int | str | None]
     curve: tuple[Point, ...] = field(default=(), repr=False)
-    made: Mapping[str, Any] = field(default_factory=dict)  # when and how: determines nothing
+    made: Mapping[str, Any] = field(default_factory=dict)  # when and how; not part of the key
 
     @property
     def key(self) -> str:
-        """The hash of all that determines it."""
+        """The key of its cell."""
         return key_of(self.identity)
 
     def line(self) -> bytes:
@@ -127,7 +128,7 @@ class CellResult:
 
 @dataclass(frozen=True)
 class _Line:
-    """Where a line of a file is."""
+    """The place of a line in a file."""
 
     path: Path
     number: int
@@ -136,18 +137,18 @@ class _Line:
 
     @property
     def place(self) -> str:
-        """For people."""
+        """The place in words."""
         return f"{self.path}, line {self.number}"
 
     def read(self) -> bytes:
-        """Its text."""
+        """The text of the line."""
         with open_regular(self.path) as file:
             file.seek(self.start)
             return file.read(self.length)
 
 
 class CellCache:
-    """The finished cells of a directory; new ones go into the file of one suite."""
+    """The finished cells of a directory. New ones are appended to the file of one suite."""
 
     def __init__(self, results: Path, suite: str = "cells") -> None:
         self.results, self.suite = results, suite
@@ -159,7 +160,7 @@ class CellCache:
         return self.results / f"{self.suite}.jsonl"
 
     def work(self, training: str) -> Path:
-        """Where a training under way keeps what it needs; git is told to leave it alone."""
+        """The directory for the files of a running training; git ignores it."""
         place = self.results / ".work" / training
         with file_errors(f"{place}: cannot be used"):
             make_directory(place.absolute())
@@ -167,9 +168,9 @@ class CellCache:
         return place
 
     def find(self, key: str) -> CellResult | None:
-        """The result of a cell, from this suite's file, another suite's, or a file of its own.
+        """Return the result of a cell from this suite's file, another suite's, or a file of its own.
 
-        None where there is none yet; ``DamagedError`` where there is, and it is not what was written.
+        Returns None if there is none yet. Raises ``DamagedError`` if it was changed since it was written.
         """
         damage: DamagedError | None = None
         for line in self._found(key):
@@ -188,20 +189,20 @@ class CellCache:
         return None
 
     def sound(self, key: str) -> bool:
-        """Whether there is a result, and it is what was written."""
+        """Whether there is an undamaged result."""
         try:
             return self.find(key) is not None
         except DamagedError:
             return False
 
     def write(self, finished: CellResult) -> None:
-        """Append a result to the suite's file, whole or not at all; it takes the place of a damaged one."""
+        """Append a result to the suite's file, completely or not at all; it replaces a damaged one."""
         with file_errors(f"{self.path}: not written"):
             make_directory(self.results.absolute())
             append_line(self.path, finished.line(), is_whole=_is_whole)
 
     def damaged(self, keys: list[str]) -> list[str]:
-        """A sentence for each result that is not what was written."""
+        """One sentence per damaged result."""
         return list(dict.fromkeys(sentence for key in keys if (sentence := self._problem(key))))
 
     def _problem(self, key: str) -> str:
@@ -212,10 +213,10 @@ class CellCache:
         return ""
 
     def _found(self, key: str) -> Iterator[_Line]:
-        """Lines that may have a cell's result, newest first, this suite's own before others.
+        """The lines that may contain a cell's result, newest first, this suite's own before others.
 
-        A line of this suite's file that does not say whose it is may be anybody's. Other files
-        with the same ending need not be of a suite at all.
+        A line of this suite's file without a key may belong to any cell. Other files with the same ending
+        may belong to no suite at all.
         """
         own = self._index(self.path) if self.path.exists() or self.path.is_symlink() else {}
         yield from reversed(own.get(key, []))
@@ -225,7 +226,7 @@ class CellCache:
         yield from own.get("", [])
 
     def _index(self, path: Path) -> dict[str, list[_Line]]:
-        """The lines of a file by key, read again whenever the file has changed."""
+        """The lines of a file by key; read again if the file has changed."""
         with open_regular(path) as file:
             state = os.fstat(file.fileno())
             seen = state.st_ino, state.st_size, state.st_mtime_ns
@@ -235,7 +236,7 @@ class CellCache:
 
 
 def _indexed(path: Path, file: BufferedReader) -> dict[str, list[_Line]]:
-    """Each key's lines in their order; those that name no key under "". What a kill left is not a line."""
+    """The lines of each key in order, lines without a key under "". An incomplete last line is left out."""
     lines: dict[str, list[_Line]] = {}
     number, start = 1, 0
     while text := file.readline(LARGEST):
@@ -248,7 +249,7 @@ def _indexed(path: Path, file: BufferedReader) -> dict[str, list[_Line]]:
 
 
 def _is_whole(text: bytes) -> bool:
-    """Whether a last line without its end is a result nevertheless, as some editors leave it."""
+    """Whether a last line without a newline, as some editors leave it, is a complete result."""
     named = START.match(text)
     try:
         return named is not None and bool(_parsed(text, named[1].decode(), "", ""))
@@ -261,7 +262,7 @@ def _hash(table: Mapping[str, Any]) -> str:
 
 
 def _parsed(text: bytes, key: str, place: str, remedy: str) -> CellResult:
-    """The result in a line or a file; refused unless it is what was written, and of this cell."""
+    """The result in a line or a file; raises unless it is undamaged and belongs to this cell."""
     try:
         table = json.loads(text)
         told, named = table.pop("sha256"), table.pop("key", key)
@@ -278,7 +279,7 @@ def _parsed(text: bytes, key: str, place: str, remedy: str) -> CellResult:
 
 
 def parse_line(line: bytes) -> CellResult:
-    """The result that :meth:`CellResult.line` wrote; ``DamagedError`` where it is not."""
+    """Return the result that :meth:`CellResult.line` wrote; raises ``DamagedError`` for anything else."""
     named = START.match(line)
     return _parsed(line, named[1].decode() if named else "", "a result", "run it again")
 

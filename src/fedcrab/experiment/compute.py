@@ -1,9 +1,8 @@
-"""One training and every method that recovers from it; each result is on the disk as soon as it is known.
+"""Compute the cells of one training: train once, then recover by every method.
 
-An interrupted training resumes after its last round. An interrupted recovery begins again, so that its time
-is measured in one piece.
-
-The histories of one training: everything it did, and what each selection would have kept of that.
+Each result is written to disk as soon as it is known. An interrupted training resumes after its last round.
+An interrupted recovery starts again, so that its time is measured in one piece. The training is recorded with
+everything, and recorded again for each selection that a method needs.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ RETRAINED = {"history": "retrained", "fresh": "retrained-fresh"}
 
 
 class HistoryCache:
-    """A directory with the histories of a training, and the model that training again gave."""
+    """A directory with the histories of a training and its retrained models."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
 
     def trained(self, setup: Setup, tell: Callable[[int], None]) -> History:
-        """The history of everything: found, or resumed where an interrupted training left it."""
+        """The history of everything: found, or recorded now, resuming an interrupted training."""
         path = self._place / EVERYTHING
         if (found := _whole(path)) is not None:
             return found
@@ -55,24 +54,24 @@ class HistoryCache:
         return History.open(path)
 
     def selected(self, history: History, selection: Selection) -> History:
-        """What another selection would have kept of the same training."""
+        """The history of the same training under another selection."""
         if isinstance(selection, Everything):
             return history
         path = self._place / f"{KEPT}{key_of(selection_table(selection))}"
         return _whole(path) or rerecord(history, _emptied(path), selection)
 
     def has_retrained(self, batches: str) -> bool:
-        """Whether the model retrained with these batches is at hand."""
+        """Whether the model retrained with these batches is stored."""
         return len(self._retrained(batches)) == 1
 
     def keep_retrained(self, layout: Layout, model: Vector, batches: str) -> None:
-        """Keep the model that all distances are measured to; it is small, and outlives the histories."""
+        """Store the model that all distances are measured to; it stays when the histories are deleted."""
         directory = _emptied(self._place / RETRAINED[batches])
         make_directory(directory.absolute())
         Snapshots(directory).put_model(layout, model)
 
     def retrained(self, layout: Layout, batches: str) -> Vector | None:
-        """The model retrained with these batches, where it is at hand and whole."""
+        """The model retrained with these batches; None if it is missing or damaged."""
         if not self.has_retrained(batches):
             return None
         place, name = self._place / RETRAINED[batches], self._retrained(batches)[0].stem
@@ -91,7 +90,7 @@ class HistoryCache:
 
 
 def _whole(path: Path) -> History | None:
-    """A history that was recorded to its end."""
+    """The history at a path if it is closed, otherwise None."""
     try:
         history = History.open(path) if path.exists() else None
     except HistoryError:
@@ -100,7 +99,7 @@ def _whole(path: Path) -> History | None:
 
 
 def _opened(setup: Setup, path: Path) -> History:
-    """A history to record into, from where an interrupted training left it; damaged, from the beginning."""
+    """A history to record into: that of an interrupted training if it is undamaged, otherwise a new one."""
     if path.exists():
         try:
             return open_for_training(setup, path, resume=True)
@@ -127,9 +126,9 @@ def compute(
     keep: bool = False,
     there: Collection[str] = (),
 ) -> None:
-    """Compute every cell of one training that is not there yet; ``keep`` leaves the histories in place.
+    """Compute the missing cells of one training.
 
-    ``there``: keys of cells that are known, though not to ``store``.
+    ``keep`` leaves the histories in place. ``there`` are keys of finished cells that are not in ``store``.
     """
     place = store.work(cells[0].training)
     with _alone(place):
@@ -146,7 +145,7 @@ def compute(
 
 
 def _ordered(missing: Sequence[Cell], cells: Sequence[Cell], histories: HistoryCache) -> list[Cell]:
-    """Retraining first, also where only its model is missing: all distances are measured to it."""
+    """Retraining first, even if only its model is missing, because all distances are measured to it."""
     first = [
         c
         for c in cells
@@ -157,7 +156,7 @@ def _ordered(missing: Sequence[Cell], cells: Sequence[Cell], histories: HistoryC
 
 
 class TrainingCells:
-    """The cells of one training, computed one after another."""
+    """Computes the cells of one training, one after another."""
 
     def __init__(
         self, setup: Setup, histories: HistoryCache, store: CellCache, tell: Tell, workers: int
@@ -166,7 +165,7 @@ class TrainingCells:
         self._tell, self._workers = tell, workers
 
     def run(self, cells: Sequence[Cell]) -> None:
-        """Train, then compute each cell; one that cannot be computed does not hold up the others."""
+        """Train, then compute each cell; a cell that fails does not stop the others."""
         started = time.perf_counter()
         rounds = self._setup.config.rounds
         history = self._histories.trained(self._setup, lambda done: self._doing("training", done, rounds))
@@ -249,5 +248,5 @@ def _circumstances(workers: int) -> dict[str, Any]:
 
 
 def _real(value: Any) -> Any:
-    """None for what JSON cannot hold: a loss beyond all numbers is where a method failed."""
+    """The value, or None for a number that is not finite, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""A training as a frozen value, and the TOML it is written in."""
+"""The configuration of a training: a frozen value, read from TOML."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from fedcrab.name_value import put, split_pair, toml_value
 
 
 class ConfigSection(BaseModel):
-    """A part of a configuration: frozen, and closed to names it does not know."""
+    """A part of a configuration; frozen, and unknown names are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class NamedChoice(ConfigSection):
-    """Something from a table of names, with its settings."""
+    """A name from one of the tables of names, with its settings."""
 
     name: str
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class Partition(NamedChoice):
-    """How the examples are spread over the clients."""
+    """How the examples are distributed over the clients."""
 
     name: str = "iid"
 
 
 class Aggregation(NamedChoice):
-    """The rule by which updates become a step."""
+    """The aggregation rule."""
 
     name: str = "fedavg"
 
 
 class HistoryConfig(NamedChoice):
-    """What the history keeps: of simulated clients every update in 4 bits, which nobody's privacy forbids."""
+    """What the history keeps; for simulated clients by default every update in 4 bits."""
 
     name: str = "compact"
 
 
 class Data(ConfigSection):
-    """Which examples there are, and how many the server and each client hold."""
+    """The data set, and how many examples the server and each client have."""
 
     name: str = "digits"
     probe: int = Field(default=200, ge=1)  # training examples that only the server has
-    examples_per_client: int | None = Field(default=None, ge=1)  # at most; None: all of its part
+    examples_per_client: int | None = Field(default=None, ge=1)  # at most; None: all
 
 
 class Clients(ConfigSection):
-    """Who the clients are, and who of them answers in a round."""
+    """The clients, and which of them take part in a round."""
 
     count: int = Field(default=20, ge=1)
     partition: Partition = Partition()
@@ -63,7 +63,7 @@ class Clients(ConfigSection):
 
 
 class LocalConfig(ConfigSection):
-    """What a client does in a round."""
+    """The local training of a client."""
 
     learning_rate: float = Field(default=0.005, ge=0)
     batch: int = Field(default=64, ge=1)
@@ -73,7 +73,7 @@ class LocalConfig(ConfigSection):
 
 
 class Attack(NamedChoice):
-    """Who attacks, how, and when."""
+    """The attack: by whom, how and when."""
 
     fraction: float = Field(default=0.25, ge=0, le=1)  # of the clients, drawn by the seed
     start: int = Field(default=0, ge=0)  # the first round
@@ -82,7 +82,7 @@ class Attack(NamedChoice):
 
 
 class Config(ConfigSection):
-    """A whole training."""
+    """The configuration of a whole training."""
 
     seed: int = Field(default=0, ge=0)
     rounds: int = Field(default=40, ge=1)
@@ -96,26 +96,26 @@ class Config(ConfigSection):
     history: HistoryConfig = HistoryConfig()
 
     def to_json(self) -> str:
-        """As one line of text, to be kept with a history; without the device where it is a processor."""
+        """As one line of JSON for the notes of a history; the device is left out if it is the CPU."""
         return self.model_dump_json(exclude={"device"} if self.device == "cpu" else None)
 
     @classmethod
     def from_json(cls, text: str) -> Config:
-        """What :meth:`to_json` wrote."""
+        """The configuration that :meth:`to_json` wrote."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ConfigError(f"the configuration kept with the history: {explain(error)}") from error
+            raise ConfigError(f"the configuration in the history's notes: {explain(error)}") from error
 
 
 def presets() -> dict[str, str]:
-    """The configurations that come with fedcrab, as TOML."""
+    """The TOML text of each preset that comes with fedcrab."""
     files = resources.files("fedcrab.experiment").joinpath("presets").iterdir()
     return {f.name.removesuffix(".toml"): f.read_text() for f in sorted(files, key=lambda f: f.name)}
 
 
 def load_config(source: str, changes: Sequence[str] = ()) -> Config:
-    """The configuration in a TOML file or of a preset, with changes such as ``attack.fraction=0.5``."""
+    """Return the configuration of a TOML file or a preset, with changes such as ``attack.fraction=0.5``."""
     table = read_table(source)
     for change in changes:
         _change(table, change)
@@ -123,12 +123,12 @@ def load_config(source: str, changes: Sequence[str] = ()) -> Config:
 
 
 def read_table(source: str) -> dict[str, Any]:
-    """The TOML of a file or of a preset, as it stands."""
+    """Return the TOML table in a file or of a preset."""
     return _parse(source, _text(source))
 
 
 def validated(source: str, table: Mapping[str, Any]) -> Config:
-    """The configuration that a table describes."""
+    """Return the configuration in a table; raises ``ConfigError`` with the first problem."""
     try:
         return Config.model_validate(table)
     except ValidationError as error:
@@ -155,7 +155,7 @@ def _parse(source: str, text: str) -> dict[str, Any]:
 
 
 def settings(changes: Sequence[str]) -> dict[str, Any]:
-    """Settings such as ``beta=0.1``, as a table."""
+    """Return settings such as ``beta=0.1`` as a table."""
     table: dict[str, Any] = {}
     for change in changes:
         _change(table, change)
@@ -178,7 +178,7 @@ def explain(error: ValidationError, whole: type[BaseModel] = Config) -> str:
 
 
 def _known_at(part: Any, location: Sequence[int | str]) -> Mapping[str, Any]:
-    """The names that can stand at a place of the configuration."""
+    """The names that are valid at a place of the configuration."""
     for name in location:
         field = part.model_fields.get(str(name))
         kinds = getattr(field.annotation, "__args__", [field.annotation]) if field else []

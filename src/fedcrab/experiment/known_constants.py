@@ -1,12 +1,11 @@
-"""What can be declared of a simulated training, whose data and settings are known: for its certificate.
+"""The constants of a simulated training, whose data and settings are known; its certificate declares them.
 
 Softmax regression is convex. The Hessian of its cross-entropy on a batch is at most ½·λmax(XᵀX/b), X with a
-column of ones, so at most ½·max ‖x‖² whatever the batch; weight decay adds λ to all curvature. A gradient is
-no longer than √2·max ‖x‖. Of other models only rate, steps and losses are known.
+column of ones, so at most ½·max ‖x‖² for any batch; weight decay adds λ to all curvature. A gradient is no
+longer than √2·max ‖x‖. For other models, only rate, steps and losses are known.
 
-Recovery from a noised rollback model: (ε, δ) of :mod:`fedcrab.certificate.noise`, drawn once and kept.
-
-OUT/METHOD/start.safetensors    the noised model; a recovery that was killed resumes from the same one
+A recovery can start from a noised rollback model with the (ε, δ) of :mod:`fedcrab.certificate.noise`. The
+noise is drawn once: a killed recovery resumes from the noised model in OUT/METHOD/start.safetensors.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ MARGIN = 1 + 1e-6  # float32 examples, float32 products
 
 
 def write_certificate_of(directory: Path, plan: Plan, setup: Setup) -> None:
-    """Certify the recovery in a folder with all that is known of its simulated clients."""
+    """Write the certificate of a recovery, with all known constants of its simulated clients."""
     folder, known = RecoveryFolder.open(directory), known_assumptions(setup, plan)
     if refuted := next(refutations(known, plan, folder.evidence(plan.history, None)), None):
-        known = Assumptions()  # somebody who is taken for honest is not
-        tell_aside(f"{directory.name}: the certificate declares nothing, as {refuted}")
+        known = Assumptions()  # a client that was not named is not honest
+        tell_aside(f"{directory.name}: the certificate declares nothing, because {refuted}")
     certificate = certify_folder(
         folder,
         plan.history,
@@ -57,7 +56,7 @@ def write_certificate_of(directory: Path, plan: Plan, setup: Setup) -> None:
 
 
 def known_assumptions(setup: Setup, plan: Plan) -> Assumptions:
-    """The constants of the honest clients' training."""
+    """Return the constants of the honest clients' training."""
     local, honest = setup.config.local, _honest(plan.history, plan)
     counts = [len(setup.honest.examples(client)[1]) for client in honest]
     if local.momentum or not local.learning_rate or not local.epochs:
@@ -74,12 +73,12 @@ def known_assumptions(setup: Setup, plan: Plan) -> Assumptions:
 
 
 def _honest(history: History, plan: Plan) -> list[ClientId]:
-    """Whoever's updates count as honest in some round."""
+    """The clients whose updates count as honest in at least one round."""
     return [c for c in history.clients if any(not plan.is_malicious(c, e.index) for e in history.rounds)]
 
 
 def _gaps(setup: Setup, plan: Plan, honest: Sequence[ClientId]) -> dict[str, Any]:
-    """F - F* is at most F: no cross-entropy and no weight decay is below 0."""
+    """F - F* is at most F, because cross-entropy and weight decay are never below 0."""
     parts = [setup.honest.examples(client) for client in honest]
     probe = Probe(
         setup.predictor, np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
@@ -110,11 +109,11 @@ def _with_ones(x: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def noised_start(folder: Path, plan: Plan, setup: Setup, noise: Mapping[str, float]) -> Step:
-    """The step that recovery resumes after: the noised model in the folder, or one drawn now.
+    """Return the step that recovery continues after: the noised model in the folder, or a new one.
 
-    The seed is drawn from the system and forgotten, so that nobody can subtract the noise.
+    The seed comes from the system and is not stored, so that nobody can subtract the noise.
     """
-    begun = (folder / REQUEST).exists()  # what a recovery of another kind left before it began is no start
+    begun = (folder / REQUEST).exists()  # a start without a request belongs to another recovery
     recovery, history = RecoveryFolder(folder), plan.history
     model = recovery.start(history) if begun else None
     if model is None:
@@ -128,7 +127,7 @@ def _deviation(plan: Plan, setup: Setup, noise: Mapping[str, float]) -> float:
     deviation = found.terms["noise.deviation"].value
     if deviation is None:
         raise ConfigError(
-            "noise needs a bound of the poison left in the rollback model, and there is none here; leave out "
+            "noise needs a bound on the poison in the rollback model, and there is none here; leave out "
             "--epsilon and --delta, or roll back to the initial model with --set beta=0"
         )
     return deviation

@@ -1,4 +1,4 @@
-"""From a suite to its cells: every combination of what the lists name, each with all that determines it."""
+"""From a suite to its cells: every combination of its lists, each with everything that determines it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Changes = Mapping[str, Any]  # dotted name of a setting -> value
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of the matrix before it is known: a training, and a method that recovers from it."""
+    """One experiment of the matrix: a training, and a method that recovers from it."""
 
     config: Config  # its history keeps everything, whatever the method sees of it
     method: ResolvedMethod
@@ -33,27 +33,27 @@ class Cell:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that determines the result."""
+        """Everything that determines the result."""
         return identity(self.config, self.method, membership=self.membership)
 
     @cached_property
     def key(self) -> str:
-        """The hash of all that determines the result."""
+        """The hash of everything that determines the result."""
         return key_of(self.identity)
 
     @cached_property
     def training(self) -> str:
-        """The hash of all that determines the training, which cells of several methods share."""
+        """The hash of everything that determines the training; the cells of all methods share it."""
         return key_of(identity(self.config, POISONED, membership=self.membership))
 
     @property
     def setting(self) -> Labels:
-        """The labels of everything but method and seed."""
+        """The labels of all axes except method and seed."""
         return tuple((axis, label) for axis, label in self.labels if axis not in ("method", "seed"))
 
 
 def expand(suite: Suite) -> list[Cell]:
-    """Every cell of a suite, each once, those of one training side by side."""
+    """Return every cell of a suite once; the cells of a training are adjacent."""
     methods = _methods(suite)
     cells: dict[tuple[str, str], Cell] = {}
     for config, labels in _configs(suite):
@@ -67,7 +67,7 @@ def expand(suite: Suite) -> list[Cell]:
 
 @contextmanager
 def named_cell(labels: Labels) -> Iterator[None]:
-    """Whatever is wrong with a cell as one sentence that names it."""
+    """Turn any error of a cell into a ``ConfigError`` that names the cell."""
     try:
         yield
     except (FedcrabError, TypeError, ValueError, OverflowError) as error:
@@ -91,9 +91,9 @@ def _methods(suite: Suite) -> list[tuple[MethodChoice, ResolvedMethod]]:
 
 
 def _spoken(text: str) -> MethodChoice:
-    """A method as one line: its name, then options such as ``beta=0.1``."""
+    """A method written as one line: its name, then options such as ``beta=0.1``."""
     if not text.strip():
-        raise ConfigError('a method has no name; methods are told as in methods = ["crab-paper"]')
+        raise ConfigError('a method has no name; write methods as in methods = ["crab-paper"]')
     method, *options = text.split()
     return MethodChoice(method=method, label=text, **settings(options))
 
@@ -114,10 +114,10 @@ def _configs(suite: Suite) -> Iterator[tuple[Config, Labels]]:
 
 
 def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
-    """Each axis by the label of its value; those that the suite leaves alone, by the configuration."""
+    """The label of each axis; for axes that the suite does not list, from the configuration."""
     clients = config.clients.count
     if config.attack is None:
-        raise ConfigError("a suite recovers from attacks, and its base has none: name some in attacks")
+        raise ConfigError("a suite needs attacks, and its base has none; list some under attacks")
     if not 0 < round(config.attack.fraction * clients) < clients:
         raise ConfigError(
             f"a fraction of {config.attack.fraction:g} of {clients} clients leaves no attacker or "
@@ -134,7 +134,7 @@ def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
 
 
 def _axes(suite: Suite, base: Mapping[str, Any]) -> dict[str, Sequence[tuple[str | float, Changes]]]:
-    """Each axis that the suite names, its values as (label, changes)."""
+    """Each axis that the suite lists, with its values as (label, changes)."""
     axes: dict[str, Sequence[tuple[str | float, Changes]]] = {
         "dataset": [_chosen(c, "data.name", base) for c in suite.datasets],
         "model": [_chosen(c, "model", base) for c in suite.models],
@@ -148,7 +148,7 @@ def _axes(suite: Suite, base: Mapping[str, Any]) -> dict[str, Sequence[tuple[str
 
 
 def _chosen(choice: str | AxisValue, place: str, base: Mapping[str, Any]) -> tuple[str, Changes]:
-    """A named thing: its name, its settings in place of those of the base's, and what goes with it."""
+    """The changes for a value of an axis: its name, its settings instead of the base's, and its ``set``."""
     choice = AxisValue(name=choice) if isinstance(choice, str) else choice
     parent, dot, _ = place.rpartition(".")
     changes: dict[str, Any] = {place: choice.name}

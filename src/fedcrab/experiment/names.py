@@ -1,7 +1,7 @@
-"""Names to functions. A new rule, attack or partition is one row here.
+"""The tables of names. A new rule, attack or partition is one row here.
 
-Methods and detectors are one row in ``recover/methods.py`` and ``detect/__init__.py``, since Flower and the
-certificate need them without a simulator; they are referred to here.
+Methods and detectors are rows in ``recover/methods.py`` and ``detect/__init__.py``, because Flower and the
+certificate need them without a simulator; this module only refers to them.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ Thing = TypeVar("Thing")
 
 
 def look_up(kind: str, name: str, table: Mapping[str, Thing]) -> Thing:
-    """What a name stands for; an unknown name lists the known ones."""
+    """Return the entry of a table; the error for an unknown name lists the known ones."""
     if name not in table:
         raise ConfigError(f"no {kind} {name!r}; there are {', '.join(table)}")
     return table[name]
 
 
 def check_names(config: Config) -> None:
-    """Raise ``ConfigError`` where a configuration names or sets what there is not, without torch."""
+    """Raise ``ConfigError`` if a configuration has unknown names or settings; does not import torch."""
     look_up("data set", config.data.name, SIZES)
     for kind, choice, table in (
         ("partition", config.clients.partition, PARTITIONS),
@@ -86,7 +86,7 @@ def check_names(config: Config) -> None:
 def call(
     what: str, function: Callable[..., Thing], *given: Any, settings: Mapping[str, Any], **fixed: Any
 ) -> Thing:
-    """Call a function of a table with settings from a file; an unknown setting lists the known ones."""
+    """Call a function of a table with settings from a file; the error for an unknown one lists the known."""
     check_settings(what, function, settings)
     try:
         return function(*given, **fixed, **settings)
@@ -95,14 +95,14 @@ def call(
 
 
 def check_settings(what: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Refuse a setting that a function does not have; the message lists those that it has."""
+    """Raise ``ConfigError`` for a setting that a function does not have; the message lists those it has."""
     known = settable(function)
     if unknown := [name for name in settings if name not in known]:
         raise ConfigError(f"{what} has no setting {unknown[0]!r}; {_listed(known)}")
 
 
 def settable(function: Callable[..., Any]) -> list[str]:
-    """The names of the settings of a function: its keyword-only parameters, or a value's fields."""
+    """Return the names of a function's settings: its keyword-only parameters, or the fields of a class."""
     parameters = inspect.signature(function).parameters.values()
     if inspect.isclass(function):
         return [p.name for p in parameters]

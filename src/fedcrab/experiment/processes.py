@@ -1,7 +1,7 @@
-"""An executor of processes of which each can die alone.
+"""An executor of independent processes: one that dies does not affect the others.
 
-``ProcessPoolExecutor`` gives up all its work when one process dies; here each process is a pool of its own.
-What a process says while it works arrives at the function that the executor was made with.
+``ProcessPoolExecutor`` gives up all its work when one process dies. Here each process is a pool of its own.
+Messages from a running process are passed to the function that the executor was created with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARENT: list[Connection] = []  # in a process of the executor: where what it sa
 
 
 class Processes(Executor):
-    """At most ``count`` calls at a time, each in a process; processes are used again."""
+    """Runs at most ``count`` calls at a time, each in a process; processes are reused."""
 
     def __init__(self, count: int, hear: Callable[[Any], None]) -> None:
         self._threads = ThreadPoolExecutor(count)
@@ -34,11 +34,11 @@ class Processes(Executor):
             self._idle.put(slot)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call a function in a process; ``BrokenExecutor`` is the outcome where that process dies."""
+        """Call a function in a process; the future fails with ``BrokenExecutor`` if that process dies."""
         return self._threads.submit(self._call, function, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes, whatever they are doing: what they write is whole or absent."""
+        """End the processes immediately; files that they were writing are complete or absent."""
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         for slot in self._all:
             slot.close()
@@ -103,7 +103,7 @@ class _Slot:
 
 
 def _begin(parent: Connection) -> None:
-    """In a new process: leave when the parent is gone, and leave Ctrl-C to it."""
+    """In a new process: exit when the parent is gone, and ignore Ctrl-C, which the parent handles."""
     _PARENT[:] = [parent]
     os.setpgid(0, 0)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -119,6 +119,6 @@ def _leave_with_parent() -> None:
 
 
 def tell_parent(told: Any) -> None:
-    """Say something to whoever made the executor that this process belongs to."""
+    """Send a message to the creator of the executor that this process belongs to."""
     for parent in _PARENT:
         parent.send(told)

@@ -1,4 +1,4 @@
-"""Recovering with a method, and judging what came out beside the poisoned model and the retrained one."""
+"""Recover with simulated clients, and measure the result beside the poisoned and the retrained model."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ PLANNED = ("beta", "evidence", "rule", "unfound", "since")
 
 @dataclass(frozen=True)
 class Outcome:
-    """A model, how it came about, and what that cost."""
+    """A recovered model, its steps and its cost."""
 
     method: str
     model: Vector = field(repr=False)
     plan: Plan | None = None
     steps: tuple[dict[str, Any], ...] = field(default=(), repr=False)  # each as Step.to_table gives it
     cost: Cost = Cost(0, 0.0, 0, 0.0)
-    seconds: float = 0.0  # in all, the server's own work included
-    bytes: int = 0  # of the history it was recovered from
+    seconds: float = 0.0  # total, including the server's own work
+    bytes: int = 0  # of the history that it was recovered from
     anchor: int = 0  # clients asked once more at the model, for the certificate
 
 
 class RecoveryRun:
-    """A method at work with simulated clients: steps as they come, the outcome when they have."""
+    """One recovery with simulated clients: iterate over its steps, then ask for the outcome."""
 
     def __init__(
         self,
@@ -59,19 +59,17 @@ class RecoveryRun:
         batches: str = "fresh",
         **changes: Any,
     ) -> None:
-        """``saved`` is a directory in which each step is kept, and from which a killed recovery resumes.
+        """Prepare a recovery.
 
-        ``noise`` is epsilon and delta of noise on the rollback model that recovery begins at; it needs
-        ``saved``, where the noised model is kept.
+        ``saved`` is a directory for the steps, from which a killed recovery resumes. ``noise`` holds epsilon
+        and delta of noise on the rollback model; it needs ``saved``, which stores the noised model.
+        ``anchor`` keeps every answer for the certificate and asks every honest client once more at the
+        recovered model; it needs ``saved`` too. ``plans`` are the plans that other methods have made.
 
-        ``anchor`` has every answer kept for the certificate, and every honest client asked once more at the
-        recovered model; it needs ``saved`` too.
+        ``batches`` is ``fresh``, as real clients would draw them, or ``history``, which the convex bounds of
+        a certificate need if batches are sampled. A retraining draws fresh batches of its own.
 
-        ``batches`` are ``fresh``, as real clients would draw them, or those of the ``history``, which the
-        convex bounds of a certificate need where batches are sampled. A retraining has fresh ones of its own.
-
-        ``plans`` are those that other methods took already. ``changes`` are other values for the method's
-        own settings, and for the plan's beta, evidence, rule, unfound, since.
+        ``changes`` are settings of the method, and of the plan: beta, evidence, rule, unfound, since.
         """
         row = names.look_up("method", method, names.METHODS)
         planned = {name: changes.pop(name) for name in PLANNED if name in changes}
@@ -101,7 +99,8 @@ class RecoveryRun:
         if noise is not None:
             if not row.begins_at_rollback(changes):
                 raise ConfigError(
-                    f"noise is for the rollback model, where {method} does not begin; crab-hardened does"
+                    f"noise is added to the rollback model, and {method} does not start there; "
+                    "crab-hardened does"
                 )
             start = noised_start(saved, decided, setup, noise)
             request |= {"noise": dict(noise), "start": RecoveryFolder(saved).start_sha256}
@@ -109,12 +108,12 @@ class RecoveryRun:
 
     @property
     def done(self) -> int:
-        """How many steps there are by now, those of earlier runs included."""
+        """The number of steps so far, including those of earlier runs."""
         return self._run.done
 
     @property
     def length(self) -> int:
-        """About how many there will be."""
+        """The expected number of steps."""
         return self._run.length
 
     @property
@@ -127,7 +126,7 @@ class RecoveryRun:
         return iter(self._run)
 
     def outcome(self) -> Outcome:
-        """What has come out so far."""
+        """Return the outcome so far."""
         run = self._run
         stored = self.plan.history.bytes()["total"] if run.traits.needs_history else 0
         steps = tuple(run.tables)
@@ -137,38 +136,38 @@ class RecoveryRun:
 
 
 def _clients(setup: Setup, method: str, batches: str) -> Fleet:
-    """The simulated clients, at the time of the recovery or at that of the history."""
+    """The simulated clients, with fresh batches or with those of the history."""
     if batches not in names.BATCHES:
-        raise ConfigError(f"batches are {' or '.join(names.BATCHES)}, got {batches!r}")
+        raise ConfigError(f"batches must be {' or '.join(names.BATCHES)}, got {batches!r}")
     if batches == "history":
         return setup.fleet
     return setup.fleet_again(2 if method == names.REFERENCE else 1)
 
 
 def _constants(setup: Setup, plan: Plan, batches: str) -> dict[str, Any]:
-    """C, ρ and whether batches are full, where they are known of these clients: softmax regression."""
+    """C, ρ and whether batches are full; known for softmax regression only."""
     known = known_assumptions(setup, plan)
     affine = known.local_affine()
     if affine is None:
         raise ConfigError(
-            f"proof needs a convex loss: {setup.config.model!r} is none, softmax is; recover without it"
+            f"proof needs a convex loss, which softmax has and {setup.config.model!r} has not; leave it out"
         )
     if not known.full_batch and batches != "history":
         raise ConfigError(
-            "proof needs answers with the history's batches, which are sampled here: --set batches=history"
+            "proof needs answers with the history's batches, because these are sampled: --set batches=history"
         )
     return {"centre": affine[0], "spread": affine[1], "full_batch": known.full_batch}
 
 
 class Plans:
-    """The decisions over one history, each taken once, whichever methods go by it."""
+    """The plans over one history; each is made once, for all methods that need it."""
 
     def __init__(self, history: History, malicious: Collection[ClientId]) -> None:
         self._history, self._malicious = history, malicious
         self._taken: list[tuple[Mapping[str, Any], Plan]] = []
 
     def decided(self, settings: Mapping[str, Any]) -> Plan:
-        """The plan by these settings."""
+        """Return the plan with these settings."""
         for known, taken in self._taken:
             if known == settings:
                 return taken
@@ -180,7 +179,7 @@ class Plans:
 def recover_to_end(
     method: str, history: History, malicious: Collection[ClientId], setup: Setup, **changes: Any
 ) -> Outcome:
-    """Recover from beginning to end."""
+    """Run a recovery to its end and return the outcome; arguments as for :class:`RecoveryRun`."""
     recovery = RecoveryRun(method, history, malicious, setup, **changes)
     for _ in recovery:
         pass
@@ -188,12 +187,12 @@ def recover_to_end(
 
 
 def poisoned(history: History) -> Outcome:
-    """The model as the attack left it."""
+    """The poisoned model as an outcome."""
     return Outcome("poisoned", history.final_model())
 
 
 def measure_outcome(setup: Setup, outcome: Outcome, retrained: Vector | None = None) -> dict[str, Any]:
-    """The measures of one outcome, as plain values."""
+    """Return the measures of an outcome as plain values."""
     x, y = setup.dataset.test_x, setup.dataset.test_y
     predict = setup.predictor.predict
     success = attack_success_of(setup, outcome.model)
@@ -216,7 +215,7 @@ def measure_outcome(setup: Setup, outcome: Outcome, retrained: Vector | None = N
 
 
 def _predicted(outcome: Outcome) -> str | None:
-    """How far a replay can be trusted, in one sentence; None of other methods."""
+    """The predicted error of a replay in one sentence; None for other methods."""
     state = outcome.steps[-1].get("replay") if outcome.steps else None
     if state is None or outcome.plan is None:
         return None
@@ -226,7 +225,7 @@ def _predicted(outcome: Outcome) -> str | None:
 
 
 def attack_success_of(setup: Setup, model: Vector, most: int | None = None) -> AttackSuccess | None:
-    """ASR, where the attack has a trigger; on the first ``most`` test examples, or on all."""
+    """Return ASR on the first ``most`` test examples, or on all; None if the attack has no trigger."""
     attack = setup.config.attack
     if attack is None or "trigger" not in names.settable(names.look_up("attack", attack.name, names.ATTACKS)):
         return None

@@ -1,7 +1,7 @@
-"""A suite is checked whole before its first cell trains: every name, every setting, every method's options.
+"""Check every name, setting and option of a suite before its first cell trains.
 
-Nothing is imitated: partition, model, rule, attack and method are the real functions, called with the cell's
-own settings on labels as many as the data set has, on two small clients, and on a short history.
+Partition, model, rule, attack and method are the real functions with the cell's own settings. They are called
+with as many labels as the data set has, on two small clients, and on a short history.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDS, NUMBERS = 4, 3  # of the short history
 
 
 def rehearse(cells: Iterable[Cell]) -> None:
-    """Raise ``ConfigError`` with the first cell that cannot be computed, and why."""
+    """Raise ``ConfigError`` for the first cell that cannot be computed, with the reason."""
     seen = set[str]()
     with tempfile.TemporaryDirectory() as place:
         history = cache(partial(_history, Path(place)))
@@ -47,7 +47,7 @@ def rehearse(cells: Iterable[Cell]) -> None:
 
 
 def check_config(config: Config) -> None:
-    """Raise ``ConfigError`` where a configuration names or sets what there is not."""
+    """Raise ``ConfigError`` if a configuration has unknown names or impossible settings."""
     size = names.look_up("data set", config.data.name, SIZES)
     if config.data.probe >= size.examples:
         raise ConfigError(f"data.probe must be below {size.examples}, got {config.data.probe}")
@@ -61,7 +61,7 @@ def check_config(config: Config) -> None:
 
 
 def _check_attack(config: Config, size: Size) -> None:
-    """The attack around two clients with an example of each class."""
+    """Try the attack on two clients that have one example of each class."""
     labels = np.tile(np.arange(size.classes), 2)
     images = np.zeros((len(labels), *size.shape), np.float32)
     dataset = Dataset(config.data.name, images, labels, images, labels, size.classes, size.shape)
@@ -76,7 +76,7 @@ def _check_attack(config: Config, size: Size) -> None:
 
 
 def _history(place: Path, clients: int) -> History:
-    """A few rounds of this many clients."""
+    """A short history with this many clients."""
     path, model = place / str(clients), np.zeros(NUMBERS, np.float32)
     ids = tuple(sorted(str(client) for client in range(clients)))
     with History.create(path, model, initial_loss=1.0, selection=Everything()) as history:
@@ -89,7 +89,7 @@ def _history(place: Path, clients: int) -> History:
 
 
 def _check_method(method: ResolvedMethod, config: Config, history: History) -> None:
-    """Decide and begin; a method checks its options before its first step."""
+    """Plan and start the method, which checks its options before its first step."""
     if method.name == POISONED.name:
         return
     fraction = config.attack.fraction if config.attack else 0.0
@@ -102,7 +102,7 @@ def _check_method(method: ResolvedMethod, config: Config, history: History) -> N
 
 
 def _within(settings: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """The plan's settings for the short history: a ``since`` that the training reaches, it reaches too."""
+    """The plan's settings for the short history; a valid ``since`` is moved into it."""
     since = settings.get("since")
     if isinstance(since, int) and ROUNDS <= since < rounds:
         return {**settings, "since": ROUNDS - 1}
@@ -110,7 +110,7 @@ def _within(settings: dict[str, Any], rounds: int) -> dict[str, Any]:
 
 
 class _Nobody:
-    """A fleet, and a probe set, that is never asked."""
+    """A fleet and a probe set that are never used."""
 
     def train(self, *_: object, **__: object) -> Updates:
         """Nothing is trained in a rehearsal."""

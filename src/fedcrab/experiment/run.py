@@ -1,8 +1,7 @@
 """What the commands ``recover`` and ``evaluate`` do.
 
-How a recovery went: accuracy and attack success after each step, a line of JSON each, beside the steps.
-
-The shadow run of membership inference: the same training on other data, where membership is known.
+A recovery writes its curve beside its steps: accuracy and attack success after each step, one line of JSON
+each. Membership inference needs a shadow run: the same training on other data, where membership is known.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ MOST_EXAMPLES = 2000  # of the test data: a curve must not cost as much as the s
 
 
 class Curve:
-    """The points of one recovery; those of an interrupted run stay."""
+    """The curve of one recovery; the points of an interrupted run are kept."""
 
     def __init__(self, directory: Path, setup: Setup) -> None:
         self._folder, self._setup = RecoveryFolder(directory), setup
 
     def add(self, round: int | None, model: Vector) -> dict[str, Any]:
-        """Measure the model after a round, or before all of them, and write that down."""
+        """Measure the model after a round (None: before the first), and append the point to the curve."""
         point = {"round": round, **measured(self._setup, model)}
         self._folder.add_point(point)
         return point
 
 
 def measured(setup: Setup, model: Vector) -> dict[str, float | None]:
-    """Accuracy, and attack success where the attack has a trigger, on some of the test data."""
+    """Accuracy, and attack success if the attack has a trigger, on part of the test data."""
     x, y = setup.dataset.test_x[:MOST_EXAMPLES], setup.dataset.test_y[:MOST_EXAMPLES]
     success = attack_success_of(setup, model, MOST_EXAMPLES)
     return {
@@ -67,7 +66,7 @@ def measured(setup: Setup, model: Vector) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class MembershipTest:
-    """An attack model fitted to a shadow run, and the examples to try it on."""
+    """A membership attack fitted to a shadow run, and the examples to apply it to."""
 
     setup: Setup
     attack: AttackModel
@@ -75,12 +74,12 @@ class MembershipTest:
     others: Images  # test examples that neither training nor the shadow run has seen
 
     def of(self, model: Vector) -> Membership:
-        """How well membership in the malicious clients' data is told from this model."""
+        """How well this model reveals membership in the malicious clients' data."""
         predict = self.setup.predictor.predict
         return membership(self.attack, predict, model, self.members, self.others)
 
     def row(self, model: Vector) -> dict[str, float | bool]:
-        """The same as the measures of a row."""
+        """The same as measures of a table row."""
         told = self.of(model)
         return {
             "misr": told.recall,
@@ -91,7 +90,7 @@ class MembershipTest:
 
 
 def membership_test(setup: Setup, malicious: Collection[ClientId]) -> MembershipTest:
-    """Train a shadow model as the real one was, on examples that no client has, and fit the attack."""
+    """Train a shadow model like the real one, on examples that no client has, and fit the attack."""
     shadow, others = _shadow_data(setup)
     model = _shadow_model(setup, shadow)
     predict = setup.predictor.predict
@@ -101,10 +100,10 @@ def membership_test(setup: Setup, malicious: Collection[ClientId]) -> Membership
 
 
 def _shadow_data(setup: Setup) -> tuple[Dataset, Images]:
-    """Members and others of the shadow run, and the test examples left for the real one.
+    """Members and non-members of the shadow run, and the test examples left for the real one.
 
-    Training examples that no client has, where there are enough for as many as the clients have;
-    otherwise half of the test part.
+    Members are training examples that no client has, if there are as many as the clients have; otherwise
+    half of the test set.
     """
     data, seed = setup.dataset, setup.config.seed
     used = np.concatenate(setup.parts)
@@ -159,7 +158,7 @@ def recover_command(
     if method != "all":
         names.look_up("method", method, names.METHODS)
     elif noise or {*settings(changes)} - {"batches"}:
-        raise ConfigError(f"{'--set' if changes else 'noise'} is for one method: name it by --method")
+        raise ConfigError(f"{'--set' if changes else 'noise'} is for one method; name it with --method")
     planned = {"unfound": unfound, "since": {c: t for c, t in (since or {}).items() if t} or None}
     own = {**settings(changes), **{name: value for name, value in planned.items() if value is not None}}
     history = directory if isinstance(directory, History) else History.open(directory)
@@ -184,7 +183,7 @@ def recover_command(
 
 
 def _tell_warnings(method: str, recovery: RecoveryRun, told: Collection[str]) -> set[str]:
-    """Say what the plan of a method warns of, once; of those that do not go by a plan there is nothing."""
+    """Print each warning of a method's plan once; methods that ignore the plan have none."""
     if not names.METHODS[method].rolls_back:
         return set()
     new = {warning for warning in recovery.plan.warnings if warning not in told}
@@ -225,10 +224,10 @@ def evaluate_command(
     workers: int | None = None,
     progress: Progress = SILENT,
 ) -> list[dict[str, Any]]:
-    """Judge the recovered models of a directory beside the poisoned one.
+    """Measure the recovered models in a directory beside the poisoned one.
 
-    An audit says of each whether a trigger is planted in it, and how well the history's own still works
-    there; what it found is kept in the directory.
+    An audit reports for each model whether it contains a trigger, and how well the trigger of the poisoned
+    model still works on it. The audit is saved in the directory.
     """
     history, results = read_results(out)
     setup = setup_of(history, workers)

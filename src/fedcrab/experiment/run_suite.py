@@ -1,9 +1,4 @@
-"""What is done and what is left of a suite, while it runs.
-
-What the command ``bench`` does: compute what is missing of a suite, and write its tables.
-
-Tables as markdown, CSV and LaTeX.
-"""
+"""What the command ``bench`` does: compute the missing cells of a suite, show progress, write its tables."""
 
 from __future__ import annotations
 
@@ -44,7 +39,7 @@ MOST_LINES = 25  # settings shown at a time
 
 
 class SuiteProgress:
-    """Cells by setting, what each running training is doing, and an estimate of the time left."""
+    """Finished cells per setting, what each running training does, and an estimate of the time left."""
 
     def __init__(self, cells: Sequence[Cell], store: CellCache, *, jobs: int) -> None:
         self._cells = {cell.key: cell for cell in cells}
@@ -59,11 +54,11 @@ class SuiteProgress:
 
     @property
     def left(self) -> int:
-        """How many cells are not there yet."""
+        """The number of missing cells."""
         return len(self._cells) - len(self._walls)
 
     def hear(self, news: JobEvent) -> str | None:
-        """Take note; a line worth printing where a cell is finished or failed."""
+        """Handle an event; returns a line to print if a cell has finished or failed."""
         told = news.table
         if "doing" in told:
             self._doing[news.training] = f"{told['doing']} {told['done']}/{told['of']}"
@@ -84,13 +79,13 @@ class SuiteProgress:
         return " ".join(_word(label) for _, label in cell.labels) if cell else key
 
     def progress(self) -> str:
-        """Done of all, and about how long the rest takes."""
+        """Finished cells of all, and about how long the rest takes."""
         seconds = self.estimate()
         told = "" if seconds is None else f", about {duration(seconds)} left"
         return f"{len(self._walls)} of {len(self._cells)} cells{told if self.left else ''}"
 
     def estimate(self) -> float | None:
-        """Seconds left: each cell as its like took, those of its method first; None: nothing to go by."""
+        """Estimated seconds left, from the times of similar cells; None if there are none."""
         walls: dict[tuple[Any, ...], list[float]] = {}
         for key, wall in self._walls.items():
             for kind in _kinds(self._cells[key]):
@@ -101,7 +96,7 @@ class SuiteProgress:
         return sum(known) / self._jobs if len(known) == len(left) else None
 
     def shown(self) -> RenderableType:
-        """The table."""
+        """The progress as a table."""
         settings: dict[Labels, list[str]] = {}
         for key, cell in self._cells.items():
             settings.setdefault(cell.setting, []).append(key)
@@ -112,7 +107,7 @@ class SuiteProgress:
             done = sum(key in self._walls for key in keys)
             table.add_row(" ".join(_word(v) for _, v in setting), f"{done}/{len(keys)}", self._running(keys))
         hidden = len(settings) - min(len(unfinished), MOST_LINES)
-        return Group(table, Text(f"{hidden} settings more, finished or waiting" if hidden else ""))
+        return Group(table, Text(f"{hidden} more settings, finished or waiting" if hidden else ""))
 
     def _running(self, keys: Sequence[str]) -> str:
         trainings = {self._cells[key].training: self._cells[key].config.seed for key in keys}
@@ -121,7 +116,7 @@ class SuiteProgress:
 
 
 def _kinds(cell: Cell) -> tuple[tuple[Any, ...], ...]:
-    """What a cell is like, closest first."""
+    """Groups of similar cells, the most similar first."""
     config = cell.config
     training = (config.data, config.model, config.rounds)
     return (*training, cell.method.label), training, (config.model,), ()
@@ -132,14 +127,14 @@ def _word(value: str | float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them."""
+    """Seconds in readable units."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class ProgressDisplay:
-    """The board on standard error: alive on a terminal, else a line for each finished cell."""
+    """Progress on standard error: a live table on a terminal, otherwise one line per finished cell."""
 
     def __init__(self, board: SuiteProgress) -> None:
         self._board, self._console = board, console(stderr=True)
@@ -156,7 +151,7 @@ class ProgressDisplay:
             self._live.stop()
 
     def hear(self, news: JobEvent) -> None:
-        """Show what has come."""
+        """Show an event."""
         line = self._board.hear(news)
         if not self._console.is_terminal:
             if line:
@@ -167,7 +162,7 @@ class ProgressDisplay:
 
 
 def fitted(title: str, table: ResultTable) -> FittedTable:
-    """A table for the terminal: of its columns behind the method, the last ones are left out first."""
+    """A table for the terminal; if it is too wide, the last columns are left out first."""
     after = table.columns.index("method") if "method" in table.columns else len(table.columns)
     ranks = [max(0, place - after - 1) for place in range(len(table.columns))]  # one measure always stays
     columns = [
@@ -204,7 +199,7 @@ LATEX = {
 
 
 def markdown(table: ResultTable) -> str:
-    """As GitHub reads it."""
+    """A table as GitHub markdown."""
     lines = [_markdown_line(table.columns), "|" + "---|" * len(table.columns)]
     lines += [_markdown_line(row) for row in table.rows]
     return "\n".join(lines) + "\n" + (f"\n{table.note}\n" if table.note else "")
@@ -216,7 +211,7 @@ def _markdown_line(words: Sequence[str]) -> str:
 
 
 def comma_separated(table: ResultTable) -> str:
-    """As spreadsheets read it."""
+    """A table as CSV for spreadsheets."""
     text = io.StringIO(newline="")
     rows = ([no_formula(word) for word in row] for row in (table.columns, *table.rows))
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -224,7 +219,7 @@ def comma_separated(table: ResultTable) -> str:
 
 
 def latex(table: ResultTable) -> str:
-    """As a tabular with the rules of booktabs."""
+    """A table as a LaTeX tabular with booktabs rules."""
     lines = [r"\begin{tabular}{" + "l" * len(table.columns) + "}", r"\toprule"]
     lines += [_latex_line(table.columns), r"\midrule", *(_latex_line(row) for row in table.rows)]
     lines += [r"\bottomrule", r"\end{tabular}"]
@@ -237,13 +232,13 @@ def _latex_line(words: Sequence[str]) -> str:
 
 
 def escaped(word: str) -> str:
-    """Text that LaTeX prints as it stands."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(LATEX.get(letter, letter) for letter in word)
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """A suite as far as it is finished."""
+    """The results of a suite, as far as it has been run."""
 
     place: Path
     rows: list[Row]
@@ -274,15 +269,15 @@ def bench_command(
     run: bool = True,
     cluster: str | None = None,
 ) -> BenchResult:
-    """Compute what is missing, unless ``run`` is off; write the tables of what there is."""
+    """Compute the missing cells unless ``run`` is False; write the tables of all finished cells."""
     if cluster and (jobs is not None or keep):
-        raise ConfigError("--jobs and --keep are for this machine, not for a --cluster; leave them out")
+        raise ConfigError("--jobs and --keep apply to this machine, not to a --cluster; leave them out")
     suite = load_suite(path)
     cells, store = expand(suite), CellCache(results, path.stem)
     failed = compute_missing(cells, store, jobs=jobs, keep=keep, cluster=cluster) if run else {}
     rows = rows_of(cells, store)
     if not rows:
-        raise ConfigError(next(iter(failed.values()), f"{results}: no cell of {path} is there yet"))
+        raise ConfigError(next(iter(failed.values()), f"{results}: no cell of {path} has been computed yet"))
     table = summary(rows, suite.measures, reference=suite.reference)
     place = results / path.stem
     write_tables(place, rows, table)
@@ -297,9 +292,9 @@ def compute_missing(
     keep: bool = False,
     cluster: str | None = None,
 ) -> dict[str, str]:
-    """Compute what is missing or damaged, saying so; why some could not be computed.
+    """Compute missing and damaged cells; return the reason for each one that failed.
 
-    Raises ``ConfigError`` before anything is computed where a cell has settings that cannot be.
+    Raises ``ConfigError`` before anything is computed if a cell has impossible settings.
     """
     rehearse(cell for cell in cells if not store.sound(cell.key))
     for sentence in store.damaged([cell.key for cell in cells]):
@@ -312,7 +307,7 @@ def compute_missing(
 
 
 def write_tables(place: Path, rows: Sequence[Row], table: ResultTable) -> None:
-    """The tidy results, and the table in three markups."""
+    """Write all results as CSV, and the summary in three formats."""
     write_text(place / "results.csv", to_csv(rows, columns_of(rows)))
     write_text(place / "table.md", markdown(table))
     write_text(place / "table.csv", comma_separated(table))

@@ -1,11 +1,11 @@
-"""Trainings side by side on a ``concurrent.futures`` executor, until every cell is there.
+"""Run trainings in parallel on a ``concurrent.futures`` executor until every cell is finished.
 
-By default each training has a process of its own. With as many trainings as cores each gets one core; a lone
-training gets them all, unless told otherwise. Two on one core each are faster than one on two: what a server
-does alone between rounds then keeps only one core waiting.
+By default each training has a process of its own. If there are at least as many trainings as cores, each gets
+one core; a single training gets all cores. Two trainings on one core each are faster than one on two, because
+the server's own work between rounds then keeps only one core waiting.
 
 On a Dask cluster (extra ``cluster``) each worker computes one training at a time in a temporary directory and
-sends its cells back: nothing is shared but the network. A training whose worker dies begins again on another.
+sends its cells back over the network. If a worker dies, its training starts again on another one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Tables = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class JobEvent:
-    """What is told of a training: what it is doing, that a cell is finished or failed, that it has ended.
+    """News of a training: what it is doing, a cell that finished or failed, its end.
 
-    The first event, of no training, says how many trainings there are side by side.
+    The first event has no training; it tells how many trainings run in parallel.
     """
 
     training: str
@@ -48,7 +48,7 @@ class JobEvent:
 
 
 def trainings(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """The cells by the training that they share, each cell once."""
+    """The cells grouped by training, each cell once."""
     groups: dict[str, dict[str, Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.training, {}).setdefault(cell.key, cell)
@@ -58,7 +58,7 @@ def trainings(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 def request_of(
     cells: Sequence[Cell], store: CellCache, *, workers: int, keep: bool, topic: str = ""
 ) -> dict[str, Any]:
-    """A training and its cells as plain values; with ``topic``, for a machine without this directory."""
+    """A training and its cells as plain values; with ``topic``, for a machine that lacks this directory."""
     first = cells[0]
     return {
         "config": first.config.to_json(),
@@ -74,7 +74,7 @@ def request_of(
 
 
 def cells_of(request: dict[str, Any]) -> list[Cell]:
-    """The cells that a request asks for."""
+    """The cells in a request."""
     config, found = Config.from_json(request["config"]), list[Cell]()
     for table, label in request["methods"]:
         choice = MethodChoice(**{**table, "label": label})
@@ -83,7 +83,7 @@ def cells_of(request: dict[str, Any]) -> list[Cell]:
 
 
 def compute_request(request: dict[str, Any]) -> tuple[Tables, list[bytes]]:
-    """Compute the missing cells of a training: what finished or failed, and the results to be written."""
+    """Compute the missing cells of a training; return what finished or failed, and the results to write."""
     from fedcrab.experiment.compute import compute
 
     told: Tables = []
@@ -115,7 +115,7 @@ def _results(path: str) -> Iterator[Path]:
 
 
 def _teller(topic: str, training: str) -> Callable[[dict[str, Any]], None]:
-    """How to tell whoever asked what is being done."""
+    """A function that sends news to the process or machine that made the request."""
     if not topic:
         return lambda table: tell_parent((training, table))
     import torch
@@ -138,7 +138,7 @@ class Place:
 
 @contextmanager
 def this_machine(count: int, jobs: int | None, hear: Callable[[JobEvent], None]) -> Iterator[Place]:
-    """Processes for ``count`` trainings; leaving ends what is running."""
+    """Processes for ``count`` trainings; leaving the context ends them."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be 1 or more, got {jobs}")
     side_by_side = min(jobs or cores(), max(count, 1))
@@ -152,7 +152,7 @@ def this_machine(count: int, jobs: int | None, hear: Callable[[JobEvent], None])
 
 @contextmanager
 def dask_cluster(address: str, hear: Callable[[JobEvent], None]) -> Iterator[Place]:
-    """The workers of the Dask scheduler at an address; leaving cancels what has not begun."""
+    """The workers of the Dask scheduler at an address; leaving the context cancels what has not started."""
     from distributed import Client
 
     try:
@@ -178,7 +178,7 @@ def run_jobs(
     keep: bool = False,
     cluster: str | None = None,
 ) -> Iterator[JobEvent]:
-    """Compute the cells that are missing, news as they come. Leaving the loop ends what is running."""
+    """Compute the missing cells and yield events. Leaving the loop ends what is running."""
     groups = [group for group in trainings(cells).values() if not all(store.sound(c.key) for c in group)]
     news: Queue[JobEvent | tuple[str, Future[Any]]] = Queue()
     with dask_cluster(cluster, news.put) if cluster else this_machine(len(groups), jobs, news.put) as place:
@@ -204,7 +204,7 @@ def _done(news: Queue[Any], training: str, future: Future[Any]) -> None:
 
 
 def _outcome(training: str, future: Future[Any], store: CellCache) -> list[JobEvent]:
-    """What came of a training, its results written where its worker could not."""
+    """The final events of a training; writes the results that its worker could not write."""
     tables: Tables
     try:
         tables, lines = future.result()

@@ -1,6 +1,6 @@
-"""From a configuration to the things it names: data, clients, attackers, model, probe, history.
+"""From a configuration to a training: data, clients, attackers, model, probe and history.
 
-The history that another selection would have kept of the same training, without training again.
+:func:`rerecord` turns a history of everything into that of another selection, without training again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fedcrab.types import Fleet, Round
 
 
 def rerecord(history: History, path: Path, selection: Selection) -> History:
-    """Record every round of a history that kept everything once more, by this selection."""
+    """Record a history that keeps everything again, with another selection; return the new history."""
     charter = history.charter
     if not isinstance(charter.selection, Everything):
         raise HistoryError(f"{history.path}: only a history recorded with Everything() can be recorded again")
@@ -63,7 +63,7 @@ def rerecord(history: History, path: Path, selection: Selection) -> History:
 
 
 def _check_unbroken(history: History) -> None:
-    """Every round starts from the model after the one before; else its step is not to be known."""
+    """Check that every round starts from the model of the one before; otherwise its step is unknown."""
     for before, after in pairwise(history.rounds):
         if after.start != before.after:
             raise HistoryError(
@@ -73,7 +73,7 @@ def _check_unbroken(history: History) -> None:
 
 
 def _round(history: History, index: int) -> Round:
-    """A round as it was given to be recorded. The step is the difference of the models around it."""
+    """A round as it was recorded. Its step is the difference between the models after and before it."""
     entry, start = history.rounds[index], history.model(index)
     last = index == len(history.rounds) - 1
     after = history.final_model() if last else history.model(index + 1)
@@ -84,7 +84,7 @@ def _round(history: History, index: int) -> Round:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a training needs, made once."""
+    """Everything that a training needs."""
 
     config: Config
     dataset: Dataset  # without the probe examples
@@ -106,11 +106,11 @@ class Setup:
         return self.honest.architecture
 
     def accuracy(self, model: NDArray[np.float32]) -> float:
-        """TA: accuracy on the test part."""
+        """TA, the accuracy on the test set."""
         return self.predictor.accuracy(model, self.dataset.test_x, self.dataset.test_y)
 
     def fleet_again(self, time: int = 1) -> Fleet:
-        """The configured clients and attackers at another time: other batches than in the history."""
+        """The same clients and attackers with other batches than in the history."""
         return attacked(self.config, self.honest.training_again(time), self.dataset, self.attackers)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Setup:
 
 
 def prepare(config: Config, *, workers: int | None = None) -> Setup:
-    """Make what a configuration names."""
+    """Create everything that a configuration names."""
     dataset, probe_x, probe_y = hold_out(
         load_dataset(config.data.name), probe=config.data.probe, seed=config.seed
     )
@@ -144,7 +144,7 @@ def prepare(config: Config, *, workers: int | None = None) -> Setup:
 
 
 def parts_of(config: Config, labels: NDArray[np.int64]) -> Parts:
-    """Which examples each client has, by the labels of all."""
+    """Partition examples with these labels over the clients."""
     spread = config.clients.partition
     function = names.look_up("partition", spread.name, names.PARTITIONS)
     fixed = {"clients": config.clients.count, "seed": config.seed}
@@ -155,7 +155,7 @@ def parts_of(config: Config, labels: NDArray[np.int64]) -> Parts:
 
 
 def attackers_of(config: Config, fleet: SimulatedFleet) -> Attackers:
-    """Who attacks: drawn from all clients by the seed; nobody where there is no attack."""
+    """The attackers, drawn from all clients by the seed; none if there is no attack."""
     plan = config.attack
     if plan is None:
         return Attackers(frozenset())
@@ -165,7 +165,7 @@ def attackers_of(config: Config, fleet: SimulatedFleet) -> Attackers:
 
 
 def attacked(config: Config, fleet: SimulatedFleet, dataset: Dataset, attackers: Attackers) -> Fleet:
-    """The fleet with the configured attack around it."""
+    """The fleet wrapped in the configured attack."""
     plan = config.attack
     if plan is None:
         return fleet
@@ -180,7 +180,7 @@ def attacked(config: Config, fleet: SimulatedFleet, dataset: Dataset, attackers:
 
 
 def open_for_training(setup: Setup, path: Path, *, resume: bool) -> History:
-    """A new history for this training, or the one that it left when it was interrupted."""
+    """A new history for this training, or with ``resume`` that of an interrupted one."""
     if resume:
         return _resumed(setup.config, path)
     kept = setup.config.history
@@ -212,7 +212,7 @@ def _resumed(config: Config, path: Path) -> History:
 
 
 def aggregate_of(config: Config) -> Aggregate:
-    """The rule of a configuration."""
+    """The aggregation rule of a configuration."""
     rule = config.aggregation
     function = names.look_up("rule", rule.name, names.RULES)
     aggregate: Aggregate = names.call(f"rule {rule.name!r}", function, settings=rule.settings)
@@ -220,7 +220,7 @@ def aggregate_of(config: Config) -> Aggregate:
 
 
 def run(setup: Setup, history: History) -> Iterator[TrainedRound]:
-    """Train as configured, recording into the history."""
+    """Train as configured and record into the history; yields each round."""
     config = setup.config
     return train(
         setup.fleet,
@@ -236,7 +236,7 @@ def run(setup: Setup, history: History) -> Iterator[TrainedRound]:
 
 
 def setup_of(history: History, workers: int | None) -> Setup:
-    """The simulated clients of a history, from the configuration that it carries."""
+    """The setup of a simulated history, from the configuration in its notes."""
     if not history.charter.notes:
         raise ConfigError(
             f"{history.path}: carries no configuration of simulated clients; recover it with "

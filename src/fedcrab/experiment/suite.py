@@ -1,7 +1,4 @@
-"""A suite as it is written in TOML: a base configuration, and lists that span a matrix.
-
-A method with its options, checked and complete: the decision, its own settings, the history it sees.
-"""
+"""Suites in TOML: a base configuration, lists that span a matrix, and methods with their options."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ SHARES = ("ta", "asr", "asr_with_target", "misr", "misr_balanced_accuracy")  # s
 
 
 class AxisValue(ConfigSection):
-    """One value of an axis: a name, its settings, and whatever else goes with it."""
+    """One value of an axis: a name, its settings, and other settings that belong to it."""
 
     name: str
     label: str = ""
@@ -50,7 +47,7 @@ class AxisValue(ConfigSection):
 
 
 class MethodChoice(BaseModel):
-    """A recovery method with options: of the decision such as ``beta``, and its own such as ``cap``."""
+    """A recovery method with options of the decision, such as ``beta``, or of the method, such as ``cap``."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
@@ -61,12 +58,12 @@ class MethodChoice(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is left besides name, label, history and batches."""
+        """All options except name, label, history and batches."""
         return dict(self.model_extra or {})
 
 
 class Suite(ConfigSection):
-    """A matrix of experiments: every combination of what the lists name; an empty list leaves the base's."""
+    """A matrix of experiments: every combination of the lists; an empty list keeps the base's value."""
 
     base: str = "digits"  # a preset, or a TOML file beside the suite
     set: dict[str, Any] = Field(default_factory=dict)
@@ -79,9 +76,9 @@ class Suite(ConfigSection):
         default_factory=dict
     )  # any setting as an axis: "clients.count" = [5, 10]
     methods: list[str | MethodChoice] = Field(default_factory=list)
-    batches: str = "fresh"  # which clients draw in a recovery; published cells have those of the history
+    batches: str = "fresh"  # that clients draw during recovery; published cells use those of the history
     seeds: list[int] = Field(default_factory=lambda: [0])
-    membership: bool = False  # MISR too: a shadow training for every training
+    membership: bool = False  # measure MISR too, with one shadow training per training
     reference: str = names.REFERENCE  # the method that others are tested against
     measures: list[str] = Field(
         default_factory=lambda: ["ta", "asr", "contact_rounds", "client_rounds", "seconds", "distance"]
@@ -103,7 +100,7 @@ class Suite(ConfigSection):
 
 
 def load_suite(path: Path) -> Suite:
-    """The suite in a TOML file; its base is a preset or a file named from the suite's own place."""
+    """Return the suite in a TOML file; its base is a preset, or a file relative to the suite."""
     try:
         table = tomllib.loads(path.read_text())
         suite = Suite.model_validate(table)
@@ -118,13 +115,13 @@ def load_suite(path: Path) -> Suite:
 
 
 DECISION = ("beta", "evidence", "rule")
-# A method that begins at the initial model takes only names from a decision, so any will do. This one stands
-# in the keys of published cells, which are to be found whatever the presets become.
+# A method that starts at the initial model takes only the names from a decision, so any decision will do.
+# This one is part of the keys of published cells and must not change with the presets.
 ANY_DECISION: Mapping[str, Any] = {"beta": 0.3, "evidence": "all", "rule": "prefix"}
-GIVEN = ("aggregate", "epochs", "after", "probe")  # by the harness, not by a suite
+GIVEN = ("aggregate", "epochs", "after", "probe")  # passed by the harness, not by a suite
 
 
-# The names of selections in the keys of cells, published ones included: they must never change.
+# The names of selections in the keys of cells. They must never change: published cells contain them.
 KEY_NAMES = {
     "selective": "Selective",
     "every": "Every",
@@ -134,30 +131,30 @@ KEY_NAMES = {
 
 
 def selection_table(selection: Selection) -> dict[str, Any]:
-    """A selection as it stands in the key of a cell."""
+    """A selection as it appears in the key of a cell."""
     table = to_table(selection)
     return {"name": KEY_NAMES[table.pop("kind")], **table}
 
 
 @dataclass(frozen=True)
 class ResolvedMethod:
-    """A method, all options told. ``label`` is for people and determines nothing."""
+    """A method with all its options. ``label`` is only for people."""
 
     name: str
     label: str = field(compare=False)
     plan: tuple[tuple[str, Any], ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
     selection: Selection | None = None  # None: no history is needed
-    batches: str = "history"  # which clients draw, here and in the retraining that distances are measured to
+    batches: str = "history"  # that clients draw, here and in the retraining that distances are measured to
 
     @property
     def begins_at_rollback(self) -> bool:
-        """Whether it begins at the rollback round, with its settings."""
+        """Whether the method starts at the rollback round with these settings."""
         row = names.METHODS.get(self.name)
         return row is not None and row.begins_at_rollback(dict(self.settings))
 
     def to_table(self) -> dict[str, Any]:
-        """All that determines it, as plain values; settings that are new, only where they change anything."""
+        """Everything that determines it, as plain values; newer settings only if they change anything."""
         kept = selection_table(self.selection) if self.selection else None
         row = names.METHODS.get(self.name)
         added, untold = (row.added, row.batches) if row else ({}, "history")
@@ -171,7 +168,7 @@ POISONED = ResolvedMethod("poisoned", "poisoned")
 
 
 def resolve(choice: MethodChoice) -> ResolvedMethod:
-    """Complete a method's options from its preset and its function's defaults; refuse unknown ones."""
+    """Complete a method's options from its preset and its function's defaults; unknown ones are errors."""
     batches = choice.batches or "fresh"
     names.look_up("kind of batches", batches, dict.fromkeys(names.BATCHES))
     if choice.method == POISONED.name:
@@ -201,12 +198,12 @@ def _selection(choice: MethodChoice, kept: Selection) -> Selection:
 
 
 def _label(choice: MethodChoice) -> str:
-    """The name with whatever was asked for besides."""
+    """The method's name with the options that were given."""
     told = [f"{name}={value}" for name, value in {**choice.options, **choice.history}.items()]
     return f"{choice.method} {' '.join(told)}".rstrip()
 
 
 def defaults(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The keyword-only parameters of a function that have a default."""
+    """The defaults of a function's keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}

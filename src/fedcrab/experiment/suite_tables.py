@@ -1,17 +1,13 @@
-"""A suite's results as a table: mean ± spread over the seeds, and what differs from the reference method.
+"""A suite's results as tables: mean ± spread over the seeds, and differences to the reference method.
 
-Several seeds: mean and spread, and whether a difference is more than noise.
-
-Two methods are compared by a paired t-test: they recovered from the same trainings, seed by seed, so that
-what a seed makes easy or hard for both cancels. With d the differences over n common seeds,
+Two methods are compared by a paired t-test: they recovered from the same trainings, so what is easy or hard
+about a seed cancels. With d the differences over n common seeds,
 
     t = mean(d) / (sd(d) / √n)   against Student's t with n − 1 degrees of freedom, two-sided.
 
-It assumes that differences are roughly normal, which few seeds cannot show, and with n = 3 it finds only what
-is large beside its spread (|t| > 4.3). Many comparisons find something by chance: the p-values of one table
-are corrected by Holm's method (Holm, Scandinavian Journal of Statistics 1979).
-
-The results of a suite as one tidy table: one row per cell, one column per axis or measure.
+The test assumes that differences are roughly normal, which few seeds cannot show. With n = 3 it detects only
+differences that are large compared with their spread (|t| > 4.3). Many comparisons find something by chance,
+so the p-values of one table are corrected by Holm's method (Holm, Scandinavian Journal of Statistics 1979).
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A mean over seeds; the deviation is None where there is one seed."""
+    """A mean over seeds and its standard deviation, None for one seed."""
 
     mean: float
     deviation: float | None
@@ -47,7 +43,7 @@ class Spread:
 
 
 def mean_and_deviation(values: Sequence[float]) -> Spread | None:
-    """Mean and sample standard deviation; None where there is no value."""
+    """Return mean and sample standard deviation; None if there is no value."""
     if not values:
         return None
     return Spread(mean(values), stdev(values) if len(values) > 1 else None, len(values))
@@ -55,7 +51,7 @@ def mean_and_deviation(values: Sequence[float]) -> Spread | None:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two methods differ over the seeds they share."""
+    """The difference of two methods over the seeds they share."""
 
     mean: float
     count: int
@@ -63,7 +59,7 @@ class Difference:
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
-    """Ours less theirs, seed by seed; None where no seed is shared."""
+    """Return ours minus theirs over the shared seeds; None if there is none."""
     differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     if not differences:
         return None
@@ -71,9 +67,9 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
 
 
 def p_value(differences: Sequence[float]) -> float | None:
-    """The two-sided p of a mean of zero; None where it cannot be told.
+    """Return the two-sided p-value for a mean of zero; None if it is undefined.
 
-    Fewer than three seeds tell nothing, nor do differences that are all alike: that is rounding or chance.
+    It is undefined for fewer than three seeds and for differences without spread.
     """
     largest = max((abs(d) for d in differences), default=0.0)
     if len(differences) < FEWEST or stdev(differences) <= 1e-9 * largest:
@@ -85,7 +81,7 @@ def p_value(differences: Sequence[float]) -> float | None:
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
-    """Each p corrected for how many there are: the smallest times n, the next times n − 1, never falling."""
+    """Return corrected p-values: the smallest times n, the next times n − 1, never decreasing."""
     corrected, least = dict[Name, float](), 0.0
     for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
         least = max(least, min(1.0, (len(p_values) - place) * p_values[name]))
@@ -99,7 +95,7 @@ AFTER = (*MEASURES, "capped", "key")  # columns behind the axes
 
 
 def rows_of(cells: Sequence[Cell], store: CellCache) -> list[Row]:
-    """A row for each cell that is finished; one that is damaged is refused."""
+    """Return one row per finished cell; raises ``DamagedError`` for a damaged one."""
     rows = []
     for cell in cells:
         finished = store.find(cell.key)
@@ -112,7 +108,7 @@ def rows_of(cells: Sequence[Cell], store: CellCache) -> list[Row]:
 
 
 def axes_of(rows: Sequence[Row]) -> list[str]:
-    """The columns that say which cell a row is, method and seed last."""
+    """The columns that identify a cell, method and seed last."""
     return [name for name in rows[0] if name not in AFTER] if rows else []
 
 
@@ -123,7 +119,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """As CSV; what is not known is an empty field."""
+    """Rows as CSV; unknown values are empty."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([no_formula(name) for name in columns])
@@ -134,7 +130,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def no_formula(value: Any) -> Any:
-    """The value as a field of CSV that no spreadsheet takes for a formula: a text gets an apostrophe."""
+    """The value as a CSV field that no spreadsheet reads as a formula; a risky text gets an apostrophe."""
     if not isinstance(value, str):
         return value
     text = value.replace("\r", " ")  # which ends a row for most readers, and which Python does not quote
@@ -143,7 +139,7 @@ def no_formula(value: Any) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file, completely or not at all."""
     with file_errors(f"{path}: not written"):
         make_directory(path.absolute().parent)
         write_named(path, [text.encode()])
@@ -153,15 +149,15 @@ Setting = tuple[Any, ...]
 UNKNOWN = "-"
 NOTE = (
     "Mean ± standard deviation over seeds. Δ is the difference of {measure} to {reference}, mean over the "
-    "seeds that both have; p by a paired t-test, corrected for the {count} comparisons of the table (Holm), "
-    "none where there are fewer than three seeds or no spread; * marks p < {level:g}. "
-    "With few seeds only large differences can be told from noise."
+    "seeds that both have. p is from a paired t-test, corrected for the {count} comparisons of the table "
+    "(Holm); there is none for fewer than three seeds or no spread; * marks p < {level:g}. "
+    "With few seeds, only large differences can be distinguished from noise."
 )
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Words in rows and columns, with what has to be said about them."""
+    """A table of text, with a note."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -171,7 +167,7 @@ class ResultTable:
 def summary(
     rows: Sequence[Row], measures: Sequence[str], *, reference: str, compared: str | None = "ta"
 ) -> ResultTable:
-    """One line a setting and method; ``compared`` is the measure that is tested against the reference."""
+    """One line per setting and method; ``compared`` is the measure that is tested against the reference."""
     groups, axes = grouped(rows), varying(rows)
     lines = {
         place: (*(_word(group[0][axis]) for axis in axes), place[-1], *(cell(group, m) for m in measures))
@@ -188,7 +184,7 @@ def summary(
 def _tested(
     groups: dict[Setting, list[Row]], lines: dict[Setting, tuple[str, ...]], reference: str, measure: str
 ) -> tuple[dict[Setting, tuple[str, ...]], str]:
-    """The lines with the difference to the reference, and how it was tested."""
+    """The lines with their difference to the reference, and a note on the test."""
     apart = differences(groups, reference, measure)
     p_values = holm({place: d.p for place, d in apart.items() if d.p is not None})
     told = {place: _difference(apart.get(place), p_values.get(place), measure) for place in lines}
@@ -197,7 +193,7 @@ def _tested(
 
 
 def grouped(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
-    """The rows of the seeds of each setting and method, method last."""
+    """The rows of all seeds by setting and method, method last."""
     groups: dict[Setting, list[Row]] = {}
     for row in rows:
         axes = [name for name in axes_of([row]) if name not in ("method", "seed")]
@@ -206,7 +202,7 @@ def grouped(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
 
 
 def differences(groups: dict[Setting, list[Row]], reference: str, measure: str) -> dict[Setting, Difference]:
-    """Each method less the reference in the same setting."""
+    """Each method minus the reference in the same setting."""
     found = {}
     for place, group in groups.items():
         theirs = groups.get((*place[:-1], reference))
@@ -222,13 +218,13 @@ def _by_seed(rows: Sequence[Row], measure: str) -> dict[int, float]:
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
-    """The axes that have more than one value; all the others are the same everywhere."""
+    """The axes with more than one value."""
     axes = [name for name in axes_of(rows) if name not in ("method", "seed")]
     return [name for name in axes if len({str(row[name]) for row in rows}) > 1]
 
 
 def cell(rows: Sequence[Row], measure: str) -> str:
-    """Mean ± deviation of one measure, shares in per cent."""
+    """Mean ± standard deviation of a measure, shares in percent."""
     if measure == "rollback_round":
         return _rounds(rows)
     factor = 100 if measure in SHARES else 1
@@ -241,7 +237,7 @@ def cell(rows: Sequence[Row], measure: str) -> str:
 
 
 def _rounds(rows: Sequence[Row]) -> str:
-    """One per seed, of methods that roll back; a label begins with the method's name."""
+    """The rollback round of each seed, for methods that roll back; a label begins with the method's name."""
     found = [row["rollback_round"] for row in rows if rolls_back(row["method"].partition(" ")[0])]
     return ", ".join(str(t) for t in found if t is not None) or UNKNOWN
 

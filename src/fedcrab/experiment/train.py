@@ -1,4 +1,4 @@
-"""What the command ``train`` does: run a configuration, telling how it goes."""
+"""What the command ``train`` does: run a configuration and report progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDEST = 40  # clients shown of a partition
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A training that has ended."""
+    """A finished training."""
 
     history: History
     accuracy: float
@@ -65,9 +65,9 @@ def train_command(
     head_every: int = 0,
     progress: Progress = SILENT,
 ) -> TrainResult:
-    """Train as the configuration says; an interruption leaves a whole history.
+    """Train as configured; an interruption leaves a complete history.
 
-    Every ``head_every`` rounds (0: never) the head goes to standard error, to be noted outside.
+    Every ``head_every`` rounds (0: never) the history's head is printed to standard error, to be noted.
     """
     setup = prepare(config, workers=workers)
     try:
@@ -89,7 +89,7 @@ def _follow(setup: Setup, history: History, head_every: int, progress: Progress)
 
 
 def partition_table(examples: NDArray[np.int64]) -> FittedTable:
-    """How many examples of each class each client has."""
+    """The number of examples of each class that each client has."""
     classes = (Column(str(label), 1) for label in range(examples.shape[1]))
     table = FittedTable("Examples of each class", "client", *classes, "all")
     for client, row in enumerate(examples[:WIDEST].tolist()):

@@ -1,7 +1,4 @@
-"""Whether what the paper says of its figures is found in ours: a function a claim.
-
-What a claim of the paper is looked for in, and what is found.
-"""
+"""Whether the paper's claims about its figures hold for ours: one function per claim."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ Curves = Mapping[str, Sequence[Point]]  # by the key of a cell
 
 @dataclass(frozen=True)
 class Verdict:
-    """Where a claim was looked for, and whether it holds there; ``None``: nothing was run that could tell."""
+    """Whether a claim holds (``None``: not run), and the numbers behind that."""
 
     holds: bool | None
     told: str = ""
@@ -26,13 +23,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Observed:
-    """Our rows for an item, and the curves behind them."""
+    """Our rows for an item, and their loss curves."""
 
     rows: Sequence[Row]
     curves: Curves
 
     def mean(self, measure: str, *, method: str, **where: object) -> float | None:
-        """A measure's mean over the seeds."""
+        """The mean of a measure over the seeds."""
         values = [r[measure] for r in self.pick(method, **where) if r[measure] is not None]
         return mean(values) if values else None
 
@@ -41,7 +38,7 @@ class Observed:
         return [r for r in self.rows if r["method"] == method and all(r[k] == v for k, v in where.items())]
 
     def datasets(self) -> list[str]:
-        """Which data sets there are."""
+        """The data sets of the rows."""
         return list(dict.fromkeys(row["dataset"] for row in self.rows))
 
     def each(self, look: Callable[[str], tuple[bool, str] | None]) -> Verdict:
@@ -76,7 +73,7 @@ def _compared(
 
 
 def _beats(ours: str, theirs: str, *, fraction: float | None = None, margin: float = 0.0) -> Test:
-    """Our accuracy is above theirs less a margin, in points, on every data set."""
+    """Our accuracy is at most ``margin`` points below theirs on every data set."""
 
     def test(seen: Observed) -> Verdict:
         def look(dataset: str) -> tuple[bool, str] | None:
@@ -110,7 +107,7 @@ def _asr_at_floor(seen: Observed) -> Verdict:
 
 
 def _asr_at_every_share(seen: Observed) -> Verdict:
-    """Within 5 points of the floor, target class in."""
+    """ASR, target class included, is within 5 points of 10% at every share of attackers."""
     shares = sorted({row["fraction"] for row in seen.rows})
     means = {share: seen.mean("asr_with_target", method=PAPER, fraction=share) for share in shares}
     known = {share: 100 * value for share, value in means.items() if value is not None}
@@ -141,7 +138,7 @@ def _rolled_back(fraction: float, first: int, last: int) -> Test:
 
 
 def _ends_like_federaser(seen: Observed) -> Verdict:
-    """Within 0.1 of its loss at the end."""
+    """Crab's final loss is within 0.1 of FedEraser's."""
 
     def look(dataset: str) -> tuple[bool, str] | None:
         found = [seen.pick(method, dataset=dataset) for method in (PAPER, "federaser")]
@@ -156,7 +153,7 @@ def _ends_like_federaser(seen: Observed) -> Verdict:
 
 
 def _fedrecover_jumps(seen: Observed) -> Verdict:
-    """Its loss rises to more than a quarter above what it had reached before, somewhere."""
+    """FedRecover's loss somewhere rises to more than 1.25 times the lowest value before."""
 
     def look(dataset: str) -> tuple[bool, str] | None:
         rises = {m: _largest_rises(seen, m, dataset) for m in ("fedrecover", "retrain")}
@@ -173,7 +170,7 @@ def _largest_rises(seen: Observed, method: str, dataset: str) -> list[float]:
 
 
 def largest_rise(curve: Sequence[Point]) -> float:
-    """The highest loss as a multiple of the lowest before it."""
+    """The largest ratio of a loss to the lowest loss before it."""
     losses = [loss for _, _, loss, _ in curve if loss]
     lowest = list(accumulate(losses, min))
     return max((loss / before for loss, before in zip(losses[1:], lowest, strict=False)), default=1.0)
@@ -194,7 +191,7 @@ def _rises(symbol: str, values: Sequence[float]) -> Test:
 
 
 def _along(symbol: str, first: float, last: float, *, falls: float) -> Test:
-    """Accuracy falls by more than this from one value of a sweep to another."""
+    """Accuracy falls by more than ``falls`` points between two values of a sweep."""
 
     def test(seen: Observed) -> Verdict:
         a, b = (seen.mean("ta", method=f"{PAPER} {symbol}={value:g}") for value in (first, last))

@@ -1,7 +1,8 @@
-"""Table II: the paper's formulas with the numbers of a run put in, beside what was measured.
+"""Table II: the paper's formulas evaluated for a run, beside what was measured.
 
-C clients, M parameters of four bytes, T rounds; Δt FedEraser's interval; T_w, T_c, T_f FedRecover's warm-up,
-correction and tuning; λ, δ Crab's shares; j* its rollback record, which is put in as 0: the most it can be.
+C clients, M parameters of four bytes, T rounds; Δt is FedEraser's interval; T_w, T_c and T_f are FedRecover's
+warm-up, correction and tuning; λ and δ are Crab's shares; j* is its rollback record, here 0, which gives the
+largest cost.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Formula:
-    """One line of the paper's table, and how to compute it: vectors stored, rounds a client."""
+    """One line of the paper's table: how many vectors are stored, how many rounds each client trains."""
 
     memory: str
     vectors: Callable[[Cell], float]
@@ -73,16 +74,16 @@ FORMULAS: Mapping[str, Formula] = {
 COLUMNS = (
     "method",
     "memory, paper",
-    "that is",
+    "evaluated",
     "measured on disk",
     "computation, paper",
-    "that is",
-    "measured, rounds an honest client",
+    "evaluated",
+    "measured, rounds per honest client",
 )
 
 
 def formulas(rows: Sequence[Row], cells: Sequence[Cell]) -> ResultTable:
-    """The formulas of each method beside measured bytes and client-rounds, over everything that was run."""
+    """Each method's formulas beside measured bytes and client-rounds, over everything that was run."""
     asked = {cell.key: cell for cell in cells}
     lines = []
     for method, formula in FORMULAS.items():
@@ -95,9 +96,7 @@ def formulas(rows: Sequence[Row], cells: Sequence[Cell]) -> ResultTable:
 def _line(method: str, formula: Formula, rows: Sequence[Row], asked: Mapping[str, Cell]) -> tuple[str, ...]:
     cell = asked[rows[0]["key"]]
     told = size(4 * _parameters(cell) * formula.vectors(cell))
-    stored = (
-        size(mean(row["bytes"] for row in rows)) if METHODS[method].needs_history else "nothing is needed"
-    )
+    stored = size(mean(row["bytes"] for row in rows)) if METHODS[method].needs_history else "none"
     each = mean(row["client_rounds"] / _honest(asked[row["key"]]) for row in rows)
     return (
         method,
@@ -117,6 +116,6 @@ def _parameters(cell: Cell) -> int:
 
 
 def _honest(cell: Cell) -> int:
-    """How many honest clients there are."""
+    """The number of honest clients."""
     clients, fraction = cell.config.clients.count, dict(cell.labels)["fraction"]
     return clients - round(float(fraction) * clients)

@@ -1,7 +1,4 @@
-"""The items of the paper's evaluation, each as a suite.
-
-How much of the paper's evaluation is run: its share of the examples, its rounds, its model.
-"""
+"""The tables and figures of the paper's evaluation, each as a suite, at several scales."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ PAPER_DATASETS = ("mnist", "fashion-mnist", "cifar10")
 
 @dataclass(frozen=True)
 class Scale:
-    """A size of the evaluation, and what has to be said of numbers that come from it."""
+    """How much of the evaluation is run (examples, rounds, model), and what readers must know about it."""
 
     name: str
     says: str
@@ -31,11 +28,11 @@ class Scale:
 
     @property
     def judges(self) -> bool:
-        """Whether it says anything about the paper: whether any of the paper's data sets is in it."""
+        """Whether results at this scale say anything about the paper: one of its data sets is used."""
         return bool({*self.datasets} & {*PAPER_DATASETS})
 
     def first(self, dataset: str) -> str:
-        """The data set that stands for one of the paper's."""
+        """The data set that is used in place of one of the paper's."""
         return dataset if dataset in self.datasets else self.datasets[0]
 
 
@@ -45,7 +42,7 @@ SCALES: Mapping[str, Scale] = {
         Scale(
             "smoke",
             "scikit-learn's digits in place of the three data sets, 10 clients, 6 rounds, an MLP, one seed: "
-            "shows that everything runs, says nothing about the paper",
+            "this shows that everything runs and says nothing about the paper",
             "digits",
             {"rounds": 6, "clients.count": 10, "local.learning_rate": 0.2, "attack.settings.boost": 1.0},
             datasets=("digits",),
@@ -57,24 +54,24 @@ SCALES: Mapping[str, Scale] = {
         ),
         Scale(
             "laptop",
-            "20 clients of 600 examples (the paper: all, 3,000 or 2,500 a client), 40 rounds of 5 local "
-            "epochs, batches of 64, an MLP of 128 hidden units, three seeds; five times the paper's learning "
-            "rate (0.025), since there are a fifth as many steps",
+            "20 clients with 600 examples each (the paper: all examples, 3,000 or 2,500 per client), 40 "
+            "rounds of 5 local epochs, batches of 64, an MLP with 128 hidden units, three seeds; the "
+            "learning rate is 0.025, five times the paper's, because there are a fifth as many steps",
             "paper-mnist",
             {"model": "mlp", "data.examples_per_client": 600, "local.learning_rate": 0.025},
         ),
         Scale(
             "full",
             "20 clients with all examples, 40 rounds of 5 local epochs, batches of 64, learning rate 0.005, "
-            "as in the paper; a small CNN (the paper does not say which model), three seeds",
+            "as in the paper; a small CNN (the paper does not name its model), three seeds",
             "paper-mnist",
         ),
     )
 }
 # The paper runs FedEraser with an interval of one.
 FEDERASER = MethodChoice(method="federaser", label="federaser", history={"n": 1})
-# Crab's options as they were when these results were published: the decision then tolerated some
-# poison, and only selected clients were asked to settle.
+# Crab's options when these results were published: the decision tolerated some poison, and only selected
+# clients were asked in the last rounds.
 CRABS: Mapping[str, Mapping[str, Any]] = {
     "crab-paper": {},
     "crab-hardened": {"beta": 0.3, "everyone": False},
@@ -128,7 +125,7 @@ def _trim(scale: Scale) -> Suite:
 
 
 def _sweep(name: str, values: Callable[[Scale], Sequence[float]]) -> Callable[[Scale], Suite]:
-    """Both presets of Crab with one number varied; all recover from the same trainings."""
+    """Both presets of Crab with one setting varied; all recover from the same trainings."""
 
     def suite(scale: Scale) -> Suite:
         methods = [_varied(crab, name, value) for crab in CRABS for value in values(scale)]
@@ -159,8 +156,8 @@ ITEMS: Mapping[str, Item] = {
             "Table II",
             _backdoor("mnist", every_fraction=True),
             ("bytes", "rounds", "client_rounds", "sample_gradients"),
-            "Bytes are those of the history on disk, which the paper counts as update vectors: ours keeps "
-            "geometry in their place. FedEraser's local epochs are half of the others'.",
+            "Bytes are the size of the history on disk. The paper counts update vectors; our history stores "
+            "Gram matrices instead. FedEraser uses half as many local epochs as the other methods.",
             compared=None,
         ),
         Item(
@@ -169,9 +166,9 @@ ITEMS: Mapping[str, Item] = {
             "Table III",
             _backdoor(*DATASETS, every_fraction=False),
             ("seconds_a_round", "rounds", "seconds"),
-            "Seconds depend on machine, model and share of the examples: only ratios within a line of the "
-            "paper's table and ours can be compared. The last column is the whole recovery, the server's own "
-            "work included.",
+            "Seconds depend on the machine, the model and the number of examples, so only ratios between "
+            "methods can be compared with the paper. The last column is the whole recovery, including the "
+            "server's own work.",
             compared=None,
         ),
         Item(
@@ -180,7 +177,7 @@ ITEMS: Mapping[str, Item] = {
             "Figure: loss descent",
             _backdoor(*DATASETS, every_fraction=True),
             ("rounds", "client_rounds", "ta"),
-            "The loss is that of the server's probe set.",
+            "The loss is measured on the server's probe set.",
         ),
         Item(
             "rollback",
@@ -188,7 +185,7 @@ ITEMS: Mapping[str, Item] = {
             "Section on recovery speed",
             _backdoor(*DATASETS, every_fraction=True),
             ("rollback_round", "rounds", "ta", "asr"),
-            "The round that each seed's recovery starts from.",
+            "The round from which the recovery starts, for each seed.",
         ),
         Item(
             "backdoor-mnist",
@@ -210,8 +207,8 @@ ITEMS: Mapping[str, Item] = {
             "Figure: trim attack test accuracy",
             _trim,
             ("ta", "client_rounds", "distance"),
-            "Half of the clients attack. Noise on 10% of the coordinates, of five times the deviation of the "
-            "update: the paper gives neither share nor size.",
+            "Half of the clients attack. They add noise to 10% of the coordinates, five times the standard "
+            "deviation of the update; the paper gives neither number.",
         ),
         Item(
             "resilience",
@@ -220,9 +217,9 @@ ITEMS: Mapping[str, Item] = {
             _backdoor(*DATASETS, every_fraction=False),
             ("asr", "asr_with_target", "misr", "misr_balanced_accuracy", "misr_auc"),
             compared="misr",
-            says="MISR is the recall of membership inference on the malicious clients' clean examples. It "
-            "has a meaning only beside the retrained model's, and beside balanced accuracy, where 50% is "
-            "guessing.",
+            says="MISR is the recall of membership inference on the malicious clients' clean examples. It is "
+            "meaningful only beside that of the retrained model, and beside balanced accuracy, where 50% is "
+            "chance.",
         ),
         Item(
             "lambda",

@@ -1,8 +1,7 @@
-"""docs/results.md: what was run at which scale, our figures beside the paper's, and what does not hold.
+"""What the command ``reproduce`` does: run the paper's evaluation and write docs/results.md.
 
-What the command ``reproduce`` does: run the items of the paper's evaluation, and write them down.
-
-What the paper reports: figures and claims, from ``paper.toml``.
+The document shows our figures beside the paper's and which of its claims hold. The paper's figures and claims
+are in ``paper.toml``.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Figure:
     label: str = ""  # of the method, where a sweep varies it
 
     def matches(self, row: Row) -> bool:
-        """Whether a row of ours is the same thing."""
+        """Whether one of our rows measures the same thing."""
         same_data = self.dataset in (None, row["dataset"]) and row["dataset"] != "digits"
         same_share = self.fraction in (None, row["fraction"])
         return same_data and same_share and self._same_method(row["method"])
@@ -59,13 +58,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of its figures; ``test`` names the function that looks for it in ours."""
+    """A claim of the paper about its figures; ``test`` names the function that checks it on ours."""
 
     item: str
     test: str
     says: str
-    why: str = ""  # why it is not found, where it is not
-    but: str = ""  # what to know where it is
+    why: str = ""  # why it does not hold here
+    but: str = ""  # what to know if it holds
 
 
 def _table() -> dict[str, Any]:
@@ -82,13 +81,13 @@ def claims(item: str) -> list[Claim]:
     return [Claim(**row) for row in _table()["claim"] if row["item"] == item]
 
 
-VERDICTS = {True: "found", False: "**not found**", None: "not run"}
+VERDICTS = {True: "holds", False: "**does not hold**", None: "not run"}
 NOT_JUDGED = "not judged at this scale"
 
 
 @dataclass(frozen=True)
 class Section:
-    """One item as far as it was run."""
+    """One item, as far as it has been run."""
 
     item: Item
     scale: Scale
@@ -97,34 +96,34 @@ class Section:
     finished: Mapping[str, CellResult] = field(default_factory=dict, repr=False)
 
     def table(self) -> ResultTable:
-        """Every setting and method."""
+        """The table of every setting and method."""
         return summary(self.rows, self.item.measures, reference="retrain", compared=self.item.compared)
 
     def beside(self) -> list[tuple[Figure, Sequence[Row]]]:
-        """Each figure of the paper with our rows of the same thing, a preset at a time."""
+        """Each figure of the paper with our rows for it, one preset at a time."""
         groups = grouped(self.rows).values()
         return [(f, rows) for f in figures(self.item.name) for rows in groups if f.matches(rows[0])]
 
     def judged(self) -> list[tuple[Claim, Verdict]]:
-        """Each claim of the paper with what we find of it; digits say nothing about it."""
+        """Each claim of the paper with our verdict; results on digits do not count."""
         real = [row for row in self.rows if row["dataset"] != "digits"]
         seen = Observed(real, {key: finished.curve for key, finished in self.finished.items()})
         return [(claim, TESTS[claim.test](seen)) for claim in claims(self.item.name)]
 
     @property
     def ran(self) -> str:
-        """How much of it was run."""
+        """How much of the item was run."""
         return f"{len(self.rows)} of {len(self.cells)} cells, scale `{self.scale.name}`"
 
     def busy(self) -> str:
-        """How busy the machine was while times were measured."""
+        """The load of the machine while times were measured."""
         loads = [finished.made["load"] for finished in self.finished.values() if "load" in finished.made]
         cores = {finished.made.get("cores") for finished in self.finished.values()}
         told = ", ".join(str(count) for count in sorted(c for c in cores if c))
-        return f"Load of the machine meanwhile: {min(loads):g} to {max(loads):g} on {told} cores.\n"
+        return f"Load of the machine during these runs: {min(loads):g} to {max(loads):g} on {told} cores.\n"
 
     def verdict(self, found: Verdict) -> str:
-        """What is said of a claim; a scale without the paper's data sets judges none."""
+        """The verdict in words; a scale without the paper's data sets gives none."""
         return VERDICTS[found.holds] if self.scale.judges else NOT_JUDGED
 
     def to_table(self) -> dict[str, Any]:
@@ -136,7 +135,7 @@ class Section:
         return {**ran, "claims": told, "rows": list(self.rows)}
 
     def markdown(self, *, pictures: str) -> str:
-        """The section."""
+        """The section as markdown."""
         head = f"## {self.item.title} (`{self.item.name}`)\n\n{self.item.place}. Run: {self.ran}.\n"
         if not self.rows:
             return f"{head}\nNot run yet.\n"
@@ -173,7 +172,7 @@ class Section:
         if self.scale.judges:
             lines += [Text(self._claim(*one).replace("**", "").replace("`", "")) for one in judged]
         elif judged:
-            lines.append(Text(f"What the paper says of it ({len(judged)} claims): {NOT_JUDGED}."))
+            lines.append(Text(f"The paper's {len(judged)} claims about it: {NOT_JUDGED}."))
         if beside := self.beside():
             lines.append(fitted("", _beside(beside)))
         if self.item.name == "memory":
@@ -183,7 +182,7 @@ class Section:
 
 
 def _beside(figures: Sequence[tuple[Figure, Sequence[Row]]]) -> ResultTable:
-    """The paper's figures with ours."""
+    """The paper's figures beside ours."""
     columns = ("data", "malicious", "method", "measure", "paper", "ours")
     return ResultTable(columns, tuple(_line(figure, rows) for figure, rows in figures))
 
@@ -196,7 +195,7 @@ def _line(figure: Figure, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def document(scale: Scale, sections: Sequence[Section], *, pictures: str) -> str:
-    """The whole document."""
+    """The whole document as markdown."""
     return "\n".join(
         [_opening(scale), _verdicts(sections), *(s.markdown(pictures=pictures) for s in sections)]
     )
@@ -205,24 +204,25 @@ def document(scale: Scale, sections: Sequence[Section], *, pictures: str) -> str
 def _opening(scale: Scale) -> str:
     return (
         "# The paper's evaluation\n\n"
-        f"Written by `fedcrab reproduce --scale {scale.name} --out docs`, from the cells under `results/`; "
-        "`--no-run` writes it again without computing anything.\n\n"
+        f"Written by `fedcrab reproduce --scale {scale.name} --out docs` from the cells in `results/`. With "
+        "`--no-run` the command writes it again without computing anything.\n\n"
         f"Scale `{scale.name}`: {scale.says}.\n\n"
-        "`crab-paper` is Crab as published, `crab-hardened` the preset of that name with β = 0.3. "
-        "Every method recovers from the same trainings, knows who attacked, and is judged on the test part. "
-        "FedEraser runs at an interval of one, as in the paper.\n\n"
-        "Mean ± standard deviation over seeds; Δ is the difference to retraining over the same seeds, with "
-        "the p of a paired t-test, corrected for the comparisons of its table (Holm), none where there are "
-        "fewer than three seeds or no spread; * marks p < 0.05. With three seeds only large differences can "
-        "be told from noise, and normality of the differences is assumed.\n"
+        "`crab-paper` is Crab as published; `crab-hardened` is the preset of that name with β = 0.3. "
+        "Every method recovers from the same trainings, knows the attackers, and is evaluated on the test "
+        "set. FedEraser runs at an interval of one, as in the paper.\n\n"
+        "Figures are mean ± standard deviation over seeds. Δ is the difference to retraining over the same "
+        "seeds, with the p-value of a paired t-test, corrected for the number of comparisons in the table "
+        "(Holm). There is no p-value for fewer than three seeds or differences without spread; * marks "
+        "p < 0.05. With three seeds, only large differences can be distinguished from noise. The test "
+        "assumes that differences are normal.\n"
     )
 
 
 def _verdicts(sections: Sequence[Section]) -> str:
-    """All claims on one page."""
+    """All claims in one table."""
     judged = [(s, claim, found) for s in sections for claim, found in s.judged()]
     rows = tuple((s.item.name, claim.says, s.verdict(found)) for s, claim, found in judged)
-    return "## What we find of what the paper says\n\n" + markdown(
+    return "## Which of the paper's claims hold here\n\n" + markdown(
         ResultTable(("item", "the paper", "here"), rows)
     )
 
@@ -232,7 +232,7 @@ DOCUMENT = "results.md"
 
 @dataclass(frozen=True)
 class ReproduceResult:
-    """The items as far as they were run."""
+    """The items, as far as they have been run."""
 
     scale: Scale
     sections: list[Section]
@@ -260,7 +260,7 @@ def reproduce_command(
     jobs: int | None = None,
     run: bool = True,
 ) -> ReproduceResult:
-    """Run one item or all of them; ``out`` is a directory for the document and its pictures."""
+    """Run one item or all; write the document and its pictures into ``out`` if it is given."""
     size = look_up("scale", scale, SCALES)
     items = [look_up("item", name, ITEMS)] if name else list(ITEMS.values())
     store = CellCache(results, size.name)
@@ -280,7 +280,7 @@ def _section(item: Item, size: Scale, cells: Sequence[Cell], store: CellCache) -
 
 
 def _all(wanted: Iterable[Sequence[Cell]]) -> list[Cell]:
-    """The cells of all items, in their order; those that items share are computed once."""
+    """The cells of all items, in order; cells that items share are computed once."""
     return [cell for cells in wanted for cell in cells]
 
 
