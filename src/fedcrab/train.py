@@ -1,4 +1,4 @@
-"""The federated loop: ask clients, leave out what cannot be used, aggregate, record."""
+"""The federated training loop: ask clients, reject unusable answers, aggregate, record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEYOND = "the model after the round would not be finite"
 
 @dataclass(frozen=True, slots=True)
 class TrainedRound:
-    """A round that is done and recorded."""
+    """A recorded round."""
 
     round: int
     model: Vector  # M_{t+1}
@@ -46,13 +46,13 @@ def train(
     clock: Callable[[], datetime] = utc_now,
     on_step: Callable[[TrainedRound], None] | None = None,
 ) -> Iterator[TrainedRound]:
-    """Train until the history has this many rounds, continuing from those it has already.
+    """Train until the history has this many rounds, after those it already has; yields each new round.
 
-    ``model`` is one to continue from in place of the last one, such as a recovered one.
+    ``model`` replaces the last model as the start, for example by a recovered one.
     In each round a ``share`` of the clients is asked, and each of them fails to answer with probability
-    ``drop_out``. Both draws belong to the round: a training resumed is the training uninterrupted.
-    ``on_step`` is called with each round that is done, such as one of :mod:`fedcrab.loggers`.
-    ``clock`` tells when a round begins and ends; nothing else depends on it.
+    ``drop_out``. Both draws depend only on the round, so a resumed training equals an uninterrupted one.
+    ``on_step`` is called with each recorded round; :mod:`fedcrab.loggers` has such functions.
+    ``clock`` gives the times of rounds; nothing else depends on it.
     """
     _check(share, drop_out)
     rule = with_buffers(aggregate, history.charter.layout)
@@ -78,7 +78,7 @@ def train(
 
 
 def _step(rule: Aggregate, model: Vector, updates: Updates) -> Vector | None:
-    """G_t, zero where nobody answered; None where M_t + G_t is beyond float32."""
+    """G_t, zero if nobody answered; None if M_t + G_t overflows float32."""
     if not updates.clients:
         return np.zeros_like(model)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -89,7 +89,7 @@ def _step(rule: Aggregate, model: Vector, updates: Updates) -> Vector | None:
 def taking_part(
     clients: Sequence[ClientId], round: int, *, seed: int, share: float, drop_out: float
 ) -> tuple[ClientId, ...]:
-    """Who answers in this round."""
+    """The clients that answer in this round."""
     everyone = sorted(clients)
     count = max(1, int(np.rint(share * len(everyone))))
     asked = rng_for(seed, "participants", round).permutation(len(everyone))[:count]

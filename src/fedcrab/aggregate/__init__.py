@@ -1,6 +1,7 @@
-"""Aggregation rules: from one round's updates to the step of the global model, one file a rule.
+"""Aggregation rules: from one round's updates to the step of the global model, one file per family.
 
-Each factory takes keyword-only hyper-parameters and gives an ``Aggregate``.
+Each factory takes keyword-only hyper-parameters and returns an ``Aggregate``: a function of a matrix with one
+update per row, and of weights.
 """
 
 from fedcrab.aggregate.krum import krum, multi_krum

@@ -8,7 +8,7 @@ Departs from it: with f = 0 there is nothing to tolerate, so one and two updates
 to the row that is smaller at the first coordinate where they differ, so that no order of clients matters.
 Weights are not used: the numbers of examples are the clients' own claims.
 
-Multi-Krum: the mean of the updates that Krum likes best.
+Multi-Krum: the mean of the updates with the lowest scores.
 
     G = mean of u_c over the `keep` lowest scores of Krum
 
@@ -30,7 +30,7 @@ from fedcrab.vectors import combination, squared_distances
 
 
 def krum(*, byzantine: int) -> Aggregate:
-    """The update of the lowest score, as it is; ``byzantine`` is f."""
+    """Return Krum: the update with the lowest score, unchanged; ``byzantine`` is f."""
     check_byzantine(byzantine)
 
     def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
@@ -41,7 +41,7 @@ def krum(*, byzantine: int) -> Aggregate:
 
 
 def check_byzantine(byzantine: int) -> None:
-    """Refuse a negative f."""
+    """Raise ``ConfigError`` for a negative f."""
     if byzantine < 0:
         raise ConfigError(f"byzantine must be 0 or more, got {byzantine}")
 
@@ -70,7 +70,7 @@ def ranking(matrix: NDArray[np.float32], byzantine: int) -> list[int]:
 
 
 def multi_krum(*, byzantine: int, keep: int | None = None) -> Aggregate:
-    """The mean of ``keep`` updates: 1 is Krum, None all but ``byzantine``."""
+    """Return multi-Krum: the mean of the ``keep`` best updates. 1 is Krum, None is all but ``byzantine``."""
     check_byzantine(byzantine)
     if keep is not None and keep < 1:
         raise ConfigError(f"keep must be 1 or more, or None for all but byzantine, got {keep}")

@@ -1,9 +1,7 @@
-"""What an aggregation rule is, and the checks that all of them share.
+"""Weighted means, the checks that all rules share, and the treatment of buffers.
 
-Buffers among the coordinates: a rule decides over what is trained, and over nothing else.
-
-Floating buffers (BatchNorm's running statistics) are averaged plainly, by examples; integer ones (its
-counter) take the maximum. Neither is what a robust rule is meant for.
+A rule applies only to trained coordinates. Floating-point buffers (BatchNorm's running statistics) are
+averaged by examples; integer buffers (its counter) take the maximum. Robust rules are not meant for either.
 
 The norm-clipped mean.
 
@@ -36,7 +34,7 @@ Aggregate = Callable[[NDArray[np.float32], NDArray[np.float64]], Vector]
 
 
 def participants(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> int:
-    """n, the number of updates, after a check that there is something to aggregate."""
+    """Return the number of updates; raises ``ConfigError`` if there is nothing to aggregate."""
     if matrix.ndim != 2 or np.shape(weights) != (len(matrix),):
         raise ConfigError(
             "a rule takes one row and one weight a client, "
@@ -58,9 +56,9 @@ def shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def with_buffers(rule: Aggregate, layout: Layout) -> Aggregate:
-    """The rule over the trained coordinates, with the buffers as they ought to be.
+    """Return the rule for trained coordinates, with buffers averaged as above.
 
-    A server's own rule sees whole models and decides about buffers itself.
+    A server's own rule sees whole models and treats buffers itself.
     """
     if isinstance(rule, ServerRule) or all(f.trained for f in layout.fields):
         return rule
@@ -79,7 +77,7 @@ def with_buffers(rule: Aggregate, layout: Layout) -> Aggregate:
 
 
 def clipped_mean(*, limit: float) -> Aggregate:
-    """The weighted mean of updates cut to ``limit``: at infinity fedavg, towards 0 only directions count."""
+    """Return the weighted mean of updates clipped to length ``limit``; at infinity it is fedavg."""
     if not limit > 0:
         raise ConfigError(f"limit must be more than 0, got {limit}")
 
@@ -93,7 +91,7 @@ def clipped_mean(*, limit: float) -> Aggregate:
 
 
 def fedavg() -> Aggregate:
-    """The weighted mean. No resistance: one client moves it anywhere."""
+    """Return the weighted mean. It is not robust: one client can move it anywhere."""
 
     def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
         participants(matrix, weights)

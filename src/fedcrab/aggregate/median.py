@@ -37,7 +37,7 @@ from fedcrab.vectors import combination, sorted_stretches, squared_distances
 def geometric_median(
     *, smoothing: float = 1e-6, iterations: int = 1000, tolerance: float = 1e-10
 ) -> Aggregate:
-    """The point of the least weighted distance; stops when no coefficient moves more than ``tolerance``."""
+    """Return the geometric median; it stops when no coefficient changes by more than ``tolerance``."""
     if not (np.isfinite(smoothing) and smoothing > 0):
         raise ConfigError(f"smoothing must be more than 0, got {smoothing}")
     if iterations < 1:
@@ -69,7 +69,7 @@ def _step(
 
 
 def median() -> Aggregate:
-    """The coordinate-wise median: holds while fewer than half of the clients are malicious."""
+    """Return the coordinate-wise median, robust while fewer than half of the clients are malicious."""
 
     def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
         n = participants(matrix, weights)
@@ -83,7 +83,7 @@ def median() -> Aggregate:
 
 
 def trimmed_mean(*, trim: int) -> Aggregate:
-    """The mean without extremes: ``trim`` 0 is the plain mean, half of the clients nearly the median."""
+    """Return the trimmed mean: ``trim`` 0 is the plain mean, half of the clients is nearly the median."""
     if trim < 0:
         raise ConfigError(f"trim must be 0 or more, got {trim}")
 

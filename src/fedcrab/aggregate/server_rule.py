@@ -1,8 +1,8 @@
-"""A rule that is the server's own: it sees whole models, knows the round, and has a state between rounds.
+"""The server's own rule: it sees whole models, knows the round, and keeps a state between rounds.
 
-The other rules are functions of one round's updates. A server that aggregates with an optimiser (FedAdam,
-momentum), clips by an adapted norm or adds noise is more than that. An engine's adapter hands it to a
-recovery as one of these, so that recovery aggregates as the training did.
+The other rules are functions of one round's updates. A server may also aggregate with an optimiser (FedAdam,
+momentum), clip by an adaptive norm or add noise. The adapter of an engine passes such a server to a recovery
+as a ``ServerRule``, so that the recovery aggregates as the training did.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from fedcrab.types import ServerState, Updates, Vector
 
 
 class ServerRule(ABC):
-    """Passed wherever a rule is taken by a recovery method; it decides about buffers too."""
+    """Can be passed to a recovery method in place of a rule; it treats buffers itself."""
 
     name: str = "server"
     fewest: int = 1  # answers that it needs to make something of them
 
     @abstractmethod
     def step(self, model: Vector, updates: Updates, *, round: int) -> Vector | str:
-        """G_t for updates made from ``model``; or why nothing comes of them."""
+        """Return G_t for updates made from ``model``, or the reason why there is none."""
 
     @abstractmethod
     def state(self) -> ServerState | None:
-        """What it keeps for the next round; None where that is nothing."""
+        """Return the state for the next round; None if there is none."""
 
     @abstractmethod
     def restore(self, state: ServerState | None, *, round: int) -> None:
-        """Stand where the server stood before a round; None is the state of a server that was just made."""
+        """Restore the state before a round; None is the state of a new server."""
 
     def __call__(self, _matrix: NDArray[np.float32], _weights: NDArray[np.float64]) -> NoReturn:
-        """Refused: what it makes of updates depends on the model and the round."""
+        """Raises: the step depends on the model and the round, so use :meth:`step`."""
         raise ConfigError(f"{self.name} aggregates with a state of its own; only a recovery can use it")

@@ -1,6 +1,6 @@
 """Attacks: malicious clients as a fleet around a fleet, one file per attack.
 
-Each factory takes the fleet, the ``Attackers`` and keyword-only hyper-parameters, and gives a fleet.
+Each factory takes the fleet, the ``Attackers`` and keyword-only hyper-parameters, and returns a fleet.
 """
 
 from fedcrab.attack.backdoor import backdoor, boosted, dba

@@ -6,16 +6,16 @@
 `fixed` every poisoned example gets `target`; `random` each gets a class drawn from all but its own;
 `all-of-one-class` every example of class `source` is poisoned and gets `target` (`poisoned` is not used).
 Gu et al., "BadNets", 2017; Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020.
-An attacker that does not take part, or does not act, is honest; rounds without honest clients need no care.
+An attacker that does not take part, or does not act, is honest. Rounds without honest clients are not special.
 
-Boosting: γ times the update, so that averaging does not wash it out.
+Boosting: γ times the update, so that averaging does not dilute it.
 
     sends γ · u
 
 γ (`factor`): 1 changes nothing, about n (over the number of attackers) replaces the model.
 Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020 (model replacement).
 
-DBA: the trigger cut into parts, one for each attacker, measured whole.
+DBA: the trigger is cut into parts, one per attacker; success is measured with the whole trigger.
 
     attacker number a (in the order of ids) trains on (stamp(x, part a mod parts), target)
 
@@ -40,7 +40,7 @@ from fedcrab.types import ClientId, Fleet
 
 
 def boosted(fleet: Fleet, attackers: Attackers, *, factor: float) -> CraftedFleet:
-    """The fleet whose attackers send ``factor`` times their update."""
+    """Return a fleet whose attackers send ``factor`` times their update."""
     if not (np.isfinite(factor) and factor > 0):
         raise ConfigError(f"boost must be more than 0, got {factor}")
     return CraftedFleet(fleet, attackers, lambda scene: scene.own.vectors.astype(np.float64) * factor)
@@ -61,7 +61,7 @@ def backdoor(
     trigger: Trigger = PATCH,
     boost: float = 1.0,
 ) -> DataFleet:
-    """The fleet whose attackers plant a backdoor.
+    """Return a fleet whose attackers plant a backdoor.
 
     Mode `random` needs ``classes``, mode `all-of-one-class` needs ``source``.
     """
@@ -81,7 +81,7 @@ def backdoor(
 
 
 def check_poisoned(poisoned: float) -> None:
-    """Refuse what is not a fraction."""
+    """Raise ``ConfigError`` unless the value is a fraction."""
     if not 0 < poisoned <= 1:
         raise ConfigError(f"poisoned must be more than 0 and at most 1, got {poisoned}")
 
@@ -92,7 +92,7 @@ def draw_rows(rng: np.random.Generator, n: int, poisoned: float) -> NDArray[np.i
 
 
 def _other_classes(rng: np.random.Generator, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """For each label a class drawn from the others."""
+    """For each label, a class drawn from the others."""
     return (labels + rng.integers(1, classes, len(labels))) % classes
 
 
@@ -117,7 +117,7 @@ def dba(
     trigger: Trigger = PATCH,
     boost: float = 1.0,
 ) -> DataFleet:
-    """The fleet whose attackers plant one backdoor together, a part of the trigger each."""
+    """Return a fleet whose attackers plant one backdoor together, each with one part of the trigger."""
     check_poisoned(poisoned)
     pieces = trigger.cut(parts)
     ordered = sorted(attackers.clients)

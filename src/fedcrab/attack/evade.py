@@ -1,4 +1,4 @@
-"""Evade: poison that Crab's client selection does not look at.
+"""Evade: poison that Crab's client selection leaves out.
 
 Crab keeps the clients whose updates point along the aggregate G_t (cosine), so poison orthogonal to G_t is
 left out of the history. Orthogonal to the G_t that *results*, attackers included, under fedavg. With p the
@@ -27,7 +27,7 @@ from fedcrab.types import Fleet, Updates
 
 
 def evade(fleet: Fleet, attackers: Attackers, *, norm: float | None = None) -> CraftedFleet:
-    """The fleet whose attackers send poison orthogonal to G_t; ``norm`` None keeps the poison's length."""
+    """Return a fleet whose attackers send poison orthogonal to G_t, of length ``norm`` or of its own."""
     if norm is not None and not (np.isfinite(norm) and norm > 0):
         raise ConfigError(f"norm must be more than 0, or None to keep the poison's, got {norm}")
 

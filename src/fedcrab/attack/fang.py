@@ -12,7 +12,7 @@ starts at
 Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020.
 Departs from it: attackers send exactly the same, not points within a small ε of each other; if they are too
 many for Krum to be defined (2m + 2 ≥ n), they suppose a Krum that tolerates as many as n allows.
-In a round without honest clients the attackers' own updates stand for them.
+In a round without honest clients the attackers' own updates are used instead.
 
 Fang et al.'s attack on the trimmed mean, full knowledge.
 
@@ -25,7 +25,7 @@ Each attacker draws its own w, uniformly, again each round. Where s = 0 there is
 M_t.
 Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020 (b =
 2).
-In a round without honest clients the attackers' own updates stand for them.
+In a round without honest clients the attackers' own updates are used instead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEAST = 1e-5
 
 
 def fang_krum(fleet: Fleet, attackers: Attackers, *, byzantine: int | None = None) -> CraftedFleet:
-    """The fleet whose attackers make Krum select them.
+    """Return a fleet whose attackers make Krum select them.
 
     ``byzantine`` is what the server's Krum tolerates; None for as many as attack in the round.
     """
@@ -98,7 +98,7 @@ def _selected(pairs: NDArray[np.float64], away: NDArray[np.float64], attacking: 
 
 
 def fang_trim(fleet: Fleet, attackers: Attackers) -> CraftedFleet:
-    """The fleet whose attackers send models just beyond the honest ones, on the wrong side."""
+    """Return a fleet whose attackers send models just beyond the honest ones, on the wrong side."""
 
     def craft(scene: RoundView) -> NDArray[np.float64]:
         model, direction = scene.model.astype(np.float64), np.sign(mean(scene.seen))

@@ -1,10 +1,7 @@
-"""A fleet whose examples can be replaced, and the fleet around it whose attackers train on poisoned ones.
+"""What all attacks share: who attacks and when, and fleets that wrap a fleet.
 
-Who attacks, and when.
-
-A fleet around a fleet in which attackers send crafted updates instead of their own.
-
-The coordinate-wise mean and deviation of updates, in float64.
+:class:`PoisonedDataFleet` trains attackers on poisoned examples. :class:`CraftedFleet` replaces the updates
+of attackers by crafted ones.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from fedcrab.types import ClientId, Fleet, Updates, Vector
 
 @dataclass(frozen=True, slots=True)
 class Attackers:
-    """The malicious clients. They act together or not at all; when they do not act they are honest."""
+    """The malicious clients. They act together or not at all; while they do not act, they are honest."""
 
     clients: frozenset[ClientId]
     start: int = 0  # the first round in which they may act
@@ -50,7 +47,7 @@ class Attackers:
 
 
 def rounds_of(told: Sequence[int | str]) -> frozenset[int]:
-    """The rounds of a schedule such as ``[3, "10-14"]``, ends included."""
+    """Return the rounds of a schedule such as ``[3, "10-14"]``, ends included."""
     found: set[int] = set()
     for part in told:
         first, dash, last = str(part).partition("-")
@@ -64,7 +61,7 @@ def rounds_of(told: Sequence[int | str]) -> frozenset[int]:
 
 
 def draw_attackers(pool: Collection[ClientId], fraction: float, seed: int) -> frozenset[ClientId]:
-    """round(fraction × pool) clients, half to even; the order of the pool does not matter."""
+    """Return round(fraction × pool) clients, half to even; the order of the pool does not matter."""
     if not 0 <= fraction <= 1:
         raise ConfigError(f"fraction must be between 0 and 1, got {fraction}")
     ordered = sorted(set(pool))
@@ -78,10 +75,10 @@ Examples = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 @runtime_checkable
 class DataFleet(Fleet, Protocol):
-    """A fleet that shows its clients' examples; only a simulator does."""
+    """A fleet that exposes its clients' examples, as only a simulator does."""
 
     def examples(self, client: ClientId) -> Examples:
-        """What this client trains on."""
+        """The examples of this client."""
         ...
 
     def with_examples(self, replaced: Mapping[ClientId, Examples]) -> DataFleet:
@@ -93,7 +90,7 @@ class DataFleet(Fleet, Protocol):
 class PoisonedDataFleet:
     """Trains on poisoned examples in the rounds in which the attackers act, on honest ones in the others.
 
-    Whatever else the inner fleet can be asked (its clients, its layout) is asked of it.
+    All other attributes (clients, layout) are those of the inner fleet.
     """
 
     fleet: DataFleet  # everyone honest
@@ -109,7 +106,7 @@ class PoisonedDataFleet:
         return fleet.train(model, clients, round=round, epochs=epochs)
 
     def examples(self, client: ClientId) -> Examples:
-        """What this client trains on while it is honest."""
+        """The examples of this client while it is honest."""
         return self.fleet.examples(client)
 
     def with_examples(self, replaced: Mapping[ClientId, Examples]) -> PoisonedDataFleet:
@@ -125,14 +122,14 @@ class PoisonedDataFleet:
 def poison_examples(
     fleet: DataFleet, attackers: Attackers, poison: Callable[[ClientId, Examples], Examples]
 ) -> PoisonedDataFleet:
-    """The fleet in which each attacker trains on ``poison(client, its examples)``."""
+    """Return a fleet in which each attacker trains on ``poison(client, its examples)``."""
     shown = as_data_fleet(fleet)
     replaced = {client: poison(client, shown.examples(client)) for client in sorted(attackers.clients)}
     return PoisonedDataFleet(shown, shown.with_examples(replaced), attackers)
 
 
 def as_data_fleet(fleet: Fleet) -> DataFleet:
-    """The fleet itself, if it shows its examples."""
+    """The fleet itself, if it exposes its examples; otherwise raises ``ConfigError``."""
     if isinstance(fleet, DataFleet):
         return fleet
     raise ConfigError(
@@ -150,7 +147,7 @@ def passed_on(outer: object, inner: object, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RoundView:
-    """What colluding attackers with full knowledge see of one round."""
+    """What colluding attackers with full knowledge see in one round."""
 
     round: int
     model: Vector  # M_t
@@ -159,7 +156,7 @@ class RoundView:
 
     @property
     def seen(self) -> Updates:
-        """The updates to hide among: the honest ones or, in a round without any, the attackers' own."""
+        """The honest updates or, in a round without any, the attackers' own."""
         return self.honest if self.honest.clients else self.own
 
 
@@ -171,7 +168,7 @@ Craft = Callable[[RoundView], NDArray[Any]]
 class CraftedFleet:
     """Replaces the rows of the attackers that act and take part; all other rows pass as they are.
 
-    Whatever else the inner fleet can be asked (its clients, its layout) is asked of it.
+    All other attributes (clients, layout) are those of the inner fleet.
     """
 
     fleet: Fleet
@@ -193,7 +190,7 @@ class CraftedFleet:
         return Updates(updates.clients, vectors, updates.weights)
 
     def examples(self, client: ClientId) -> Examples:
-        """What this client trains on, if the inner fleet shows it."""
+        """The examples of this client, if the inner fleet exposes them."""
         return as_data_fleet(self.fleet).examples(client)
 
     def with_examples(self, replaced: Mapping[ClientId, Examples]) -> CraftedFleet:
@@ -205,12 +202,12 @@ class CraftedFleet:
 
 
 def mean(updates: Updates) -> NDArray[np.float64]:
-    """μ: plain, not weighted; attackers imitate clients, not examples."""
+    """μ, not weighted: attackers imitate clients, not examples."""
     return np.asarray(updates.vectors.mean(axis=0, dtype=np.float64))
 
 
 def deviation(updates: Updates) -> NDArray[np.float64]:
-    """σ = √(Σ (u − μ)² / n), row by row so that no float64 copy of all updates is made."""
+    """σ = √(Σ (u − μ)² / n), computed row by row to avoid a float64 copy of all updates."""
     centre = mean(updates)
     total = np.zeros_like(centre)
     for row in updates.vectors:

@@ -7,7 +7,7 @@
 ‖p‖²γ² + 2⟨p, μ − u_i⟩γ + ‖μ − u_i‖² − R ≤ 0, R the largest squared distance; γ is the smallest of the upper
 roots.
 Shejwalkar, Houmansadr, "Manipulating the Byzantine", NDSS 2021 (AGR-agnostic).
-In a round without honest clients the attackers' own updates stand for them; with one, γ = 0.
+In a round without honest clients the attackers' own updates are used instead; with one, γ = 0.
 
 Min-sum: no larger a sum of squared distances to the honest updates than any honest update has.
 
@@ -17,7 +17,7 @@ Min-sum: no larger a sum of squared distances to the honest updates than any hon
 μ, σ the coordinate-wise mean and deviation of the h honest updates u_i. As Σ (μ − u_i) = 0, the left side is
 h·‖p‖²γ² + Σ ‖μ − u_i‖², so γ = √((R − Σ ‖μ − u_i‖²) / (h·‖p‖²)), R the right side.
 Shejwalkar, Houmansadr, "Manipulating the Byzantine", NDSS 2021 (AGR-agnostic).
-In a round without honest clients the attackers' own updates stand for them; with one, γ = 0.
+In a round without honest clients the attackers' own updates are used instead; with one, γ = 0.
 
 What min-max and min-sum share: μ + γ·p, away from the mean as far as a constraint allows.
 
@@ -45,7 +45,7 @@ Largest = Callable[[Updates, NDArray[np.float64], NDArray[np.float64]], float]
 
 
 def perturbed(fleet: Fleet, attackers: Attackers, direction: Direction, largest: Largest) -> CraftedFleet:
-    """The fleet whose attackers send μ + γ·p; where p is zero there is nowhere to go: μ."""
+    """Return a fleet whose attackers send μ + γ·p; where p is zero there is nowhere to go: μ."""
     if direction not in get_args(Direction):
         raise ConfigError(f"direction must be one of {', '.join(get_args(Direction))}, got {direction!r}")
 
@@ -75,7 +75,7 @@ def gaps(
 
 
 def min_max(fleet: Fleet, attackers: Attackers, *, direction: Direction = "deviation") -> CraftedFleet:
-    """The fleet whose attackers stay within the largest honest distance."""
+    """Return a fleet whose attackers stay within the largest honest distance."""
     return perturbed(fleet, attackers, direction, largest_by_distance)
 
 
@@ -89,7 +89,7 @@ def largest_by_distance(updates: Updates, centre: NDArray[np.float64], p: NDArra
 
 
 def min_sum(fleet: Fleet, attackers: Attackers, *, direction: Direction = "deviation") -> CraftedFleet:
-    """The fleet whose attackers stay within the largest honest sum of squared distances."""
+    """Return a fleet whose attackers stay within the largest honest sum of squared distances."""
     return perturbed(fleet, attackers, direction, largest_by_sum)
 
 

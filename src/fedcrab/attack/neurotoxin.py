@@ -2,8 +2,8 @@
 
     sends γ · m ⊙ u,   m_k = 1 for the share `coordinates` of all k with the smallest |μ_k|, else 0
 
-u the update from examples with the trigger, μ the mean of the honest updates, γ `boost`. With 1 it is a plain
-backdoor; the less, the longer it lasts after the attackers have left, and the weaker it is.
+u is the update from examples with the trigger, μ the mean of the honest updates, γ `boost`. With
+`coordinates` = 1 it is a plain backdoor; with fewer it is weaker and lasts longer after the attackers have left.
 Zhang et al., "Neurotoxin: Durable Backdoors in Federated Learning", ICML 2022. Departs from it: μ is of the
 same round (full knowledge) and not the previous aggregate, and the update is masked once, after local
 training, and not after each of its steps.
@@ -31,7 +31,7 @@ def neurotoxin(
     boost: float = 1.0,
     coordinates: float = 0.95,
 ) -> DataFleet:
-    """The fleet whose attackers plant a backdoor where the honest clients hardly go."""
+    """Return a fleet whose attackers plant a backdoor in coordinates that honest clients hardly use."""
     if not (np.isfinite(boost) and boost > 0):
         raise ConfigError(f"boost must be more than 0, got {boost}")
     if not 0 < coordinates <= 1:

@@ -1,4 +1,4 @@
-"""PGD (constrain and scale): a boosted backdoor, no longer than honest updates are.
+"""PGD (constrain and scale): a boosted backdoor whose updates are no longer than honest ones.
 
     v = γ · u,   sends v · min(1, ρ / ‖v‖),   ρ = `length` · median ‖u_c‖ over the honest
 
@@ -31,7 +31,7 @@ def pgd(
     boost: float = 5.0,
     length: float = 1.0,
 ) -> DataFleet:
-    """The fleet whose attackers plant a backdoor by updates of ``length`` times the honest ones' median."""
+    """Return a fleet whose attackers plant a backdoor; updates have ``length`` times the honest median length."""
     for name, value in (("boost", boost), ("length", length)):
         if not (np.isfinite(value) and value > 0):
             raise ConfigError(f"{name} must be more than 0, got {value}")
@@ -46,7 +46,7 @@ def pgd(
 
 
 def projected(rows: NDArray[np.float64], most: float) -> NDArray[np.float64]:
-    """Each row, or what of it is in the ball of this radius."""
+    """Each row, projected onto the ball of this radius."""
     norms = _norms(rows)
     factors = np.divide(most, norms, out=np.ones_like(norms), where=norms > most)
     return rows * factors[:, None]

@@ -32,7 +32,7 @@ class Trigger:
             raise ConfigError(f"part must be from 0 to {self.parts - 1}, got {self.part}")
 
     def cut(self, parts: int) -> tuple[Trigger, ...]:
-        """The whole trigger in this many parts that do not overlap."""
+        """Return the trigger cut into this many parts that do not overlap."""
         return tuple(replace(self, part=part, parts=parts) for part in range(parts))
 
     def pixels(self, height: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -47,7 +47,7 @@ PATCH = Trigger()
 
 
 def stamp(images: NDArray[np.float32], trigger: Trigger = PATCH) -> NDArray[np.float32]:
-    """Copies of these images with the trigger on them; (n, c, h, w), or flat with ``trigger.image`` given."""
+    """Return copies of images with the trigger; (n, c, h, w), or flat if ``trigger.image`` is given."""
     stamped = np.array(images, np.float32).reshape(len(images), *_image_shape(images, trigger))
     rows, columns = trigger.pixels(*stamped.shape[2:])
     stamped[:, :, rows, columns] = trigger.value
@@ -57,7 +57,7 @@ def stamp(images: NDArray[np.float32], trigger: Trigger = PATCH) -> NDArray[np.f
 def plant(
     examples: Examples, rows: NDArray[np.int64], labels: int | NDArray[np.int64], trigger: Trigger
 ) -> Examples:
-    """The examples with these rows stamped and relabelled."""
+    """Return the examples with these rows stamped and relabelled."""
     images, answers = examples[0].copy(), examples[1].copy()
     images[rows], answers[rows] = stamp(images[rows], trigger), labels
     return images, answers

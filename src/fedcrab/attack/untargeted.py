@@ -5,7 +5,7 @@
 
 u the attacker's own update, σ_u the deviation of its coordinates, s `scale`. The coordinates are drawn again
 for each attacker and round, 10% by default. Not the Trim attack of Fang et al.; that one is fang_trim.
-Needs no honest client: a round without any is attacked the same.
+Rounds without honest clients are attacked in the same way.
 
 Inner-product manipulation: the honest mean backwards, scaled.
 
@@ -24,7 +24,7 @@ Label flipping: an attacker trains on mirrored labels.
 L (`classes`) the number of classes; all of its examples.
 Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020
 (baseline).
-An attacker that does not take part, or does not act, is honest; rounds without honest clients need no care.
+An attacker that does not take part, or does not act, is honest. Rounds without honest clients are not special.
 
 A Little Is Enough: as far from the mean as honest clients scatter anyway.
 
@@ -35,14 +35,14 @@ m of them attacking; q the honest clients that must lie further out for the atta
 Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS 2019.
 Departs from it: z is infinite when attackers are the majority (q ≤ 0) and minus infinity when all honest
 clients would have to be further out; the share is kept half a client away from 0 and 1.
-In a round without honest clients the attackers' own updates stand for them.
+In a round without honest clients the attackers' own updates are used instead.
 
 Sign flipping: an attacker sends its own update backwards.
 
     sends −u
 
 Li et al., "RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning", AAAI 2019.
-Needs no honest client: a round without any is attacked the same.
+Rounds without honest clients are attacked in the same way.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ from fedcrab.types import ClientId, Fleet, Vector
 
 
 def ipm(fleet: Fleet, attackers: Attackers, *, scale: float = 0.5) -> CraftedFleet:
-    """The fleet whose attackers send −ε·μ."""
+    """Return a fleet whose attackers send −ε·μ."""
     if not (np.isfinite(scale) and scale > 0):
         raise ConfigError(f"scale must be more than 0, got {scale}")
     return CraftedFleet(fleet, attackers, lambda scene: -scale * mean(scene.seen))
 
 
 def label_flip(fleet: DataFleet, attackers: Attackers, *, classes: int) -> PoisonedDataFleet:
-    """The fleet whose attackers train on mirrored labels."""
+    """Return a fleet whose attackers train on mirrored labels."""
     if classes < 2:
         raise ConfigError(f"classes must be 2 or more, got {classes}")
 
@@ -94,7 +94,7 @@ def label_flip(fleet: DataFleet, attackers: Attackers, *, classes: int) -> Poiso
 
 
 def lie(fleet: Fleet, attackers: Attackers, *, z: float | None = None) -> CraftedFleet:
-    """The fleet whose attackers send μ − z·σ; ``z`` None computes it from the round's numbers of clients."""
+    """Return a fleet whose attackers send μ − z·σ; by default ``z`` follows from the numbers of clients."""
     if z is not None and not np.isfinite(z):
         raise ConfigError(f"z must be finite, or None to compute it, got {z}")
 
@@ -119,7 +119,7 @@ Mode = Literal["add", "replace"]
 def noise_trim(
     fleet: Fleet, attackers: Attackers, *, mode: Mode = "add", fraction: float = 0.1, scale: float = 1.0
 ) -> CraftedFleet:
-    """The fleet whose attackers disturb some coordinates: ``scale`` 0 adds nothing, or replaces by zero."""
+    """Return a fleet whose attackers disturb some coordinates; ``scale`` 0 adds nothing, or replaces by 0."""
     if mode not in get_args(Mode):
         raise ConfigError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
     if not 0 < fraction <= 1:
@@ -142,5 +142,5 @@ def noise_trim(
 
 
 def sign_flip(fleet: Fleet, attackers: Attackers) -> CraftedFleet:
-    """The fleet whose attackers send their updates backwards."""
+    """Return a fleet whose attackers send their updates backwards."""
     return CraftedFleet(fleet, attackers, lambda scene: -scene.own.vectors)

@@ -1,4 +1,4 @@
-"""The demonstration: the whole story where the simulator is installed, recording and decision where not."""
+"""The demo: all methods if the simulator is installed, otherwise recording, planning and a replay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedcrab.progress import SILENT, Progress
 
 
 class Demo(Protocol):
-    """What a demonstration found."""
+    """The result of a demo."""
 
     @property
     def history(self) -> History:
-        """The history that other commands can be tried on."""
+        """The history, to try other commands on."""
         ...
 
     def to_table(self) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Demo(Protocol):
 
 @contextmanager
 def run_demo(out: Path | None = None, progress: Progress = SILENT) -> Iterator[Demo]:
-    """Run as much of the story as what is installed allows."""
+    """Run the demo that the installed packages allow."""
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise HistoryError(f"{out}: there is something already; choose another place")
     if has_extra("simulate"):

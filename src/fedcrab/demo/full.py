@@ -1,7 +1,6 @@
-"""The whole story on scikit-learn's digits: a training whose clients turn malicious in the middle.
+"""The full demo on scikit-learn's digits: some clients turn malicious in the middle of a training.
 
-Training goes well, attackers begin, the model is poisoned. Who was it, since when, what does recovery take;
-then every way to recover, side by side.
+It detects who they are and since when, plans the rollback, and compares every recovery method.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ SHOWN = (4, 9, BEGIN - 1, BEGIN, BEGIN + 2, BEGIN + 9, ROUNDS - 1)  # rounds of 
 
 @dataclass(frozen=True)
 class Trained:
-    """The training: what each selection keeps of it, and how accuracy and attack success went."""
+    """The training: its history by each selection, and its curve of accuracy and attack success."""
 
     kept: dict[str, History]
     points: list[tuple[int, float, float]]  # round, accuracy, attack success
@@ -61,7 +60,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration found."""
+    """The result of the full demo."""
 
     history: History  # in 4 bits per number, from which replay recovers
     points: list[tuple[int, float, float]]
@@ -109,7 +108,7 @@ class DemoResult:
         return table
 
     def _accused(self) -> str:
-        """Who, and since when, from the ledger alone; and how right that is."""
+        """The suspects and the onset from the ledger alone, and whether they are right."""
         bad = frozenset(self.plans["paper"].malicious)
         listed = ", ".join(sorted(self.suspects, key=natural)) or "nobody"
         right = "rightly" if {*self.suspects} == bad else f"the attackers are {join_ids(bad)}"
@@ -133,7 +132,7 @@ class DemoResult:
 
 @contextmanager
 def run_full_demo(out: Path | None = None, progress: Progress = SILENT) -> Iterator[DemoResult]:
-    """Train, record, decide, recover, compare."""
+    """Train, record, plan, recover and compare."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) if out is None else out
@@ -157,7 +156,7 @@ def run_full_demo(out: Path | None = None, progress: Progress = SILENT) -> Itera
 
 
 def _train_poisoned(setup: Setup, place: Path, progress: Progress) -> Trained:
-    """One training, and what each selection keeps of it."""
+    """Run one training, and record it by each selection."""
     points = []
     count = len(setup.honest.clients)
     progress.stage(f"Training with {count} clients, some of them malicious", total=setup.config.rounds)

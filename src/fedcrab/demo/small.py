@@ -1,6 +1,6 @@
-"""The small demonstration: a training whose clients turn malicious, what the history says, and a replay.
+"""The small demo: a training whose clients turn malicious, a plan, and a replay.
 
-Softmax regression on Gaussian classes, in plain numpy: no network, no other package, a few seconds.
+Softmax regression on Gaussian classes in plain numpy: no network, no other packages, a few seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Examples = tuple[NDArray[np.float64], NDArray[np.intp]]
 
 @dataclass(frozen=True)
 class SmallDemoResult:
-    """What the demonstration found."""
+    """The result of the small demo."""
 
     history: History
     plans: Mapping[str, Plan]
@@ -87,7 +87,7 @@ class SmallDemoResult:
 
 @contextmanager
 def record_and_plan(out: Path | None = None) -> Iterator[SmallDemoResult]:
-    """Record the training twice, by Crab's selection and with everything kept, and plan from the first."""
+    """Record the training twice, with Crab's selection and with everything, and plan from the first."""
     with tempfile.TemporaryDirectory() as place:
         everything = _train(Path(place) / "everything", Everything())
         history = _train(out or Path(place) / "selective", Selective())
@@ -97,7 +97,7 @@ def record_and_plan(out: Path | None = None) -> Iterator[SmallDemoResult]:
 
 
 class _Clients:
-    """The clients, asked again after the incident; the attackers are not."""
+    """The clients as a fleet for the recovery, which never asks the attackers."""
 
     def train(
         self,
@@ -107,13 +107,13 @@ class _Clients:
         round: int,
         epochs: int | None = None,  # noqa: ARG002 - they always take as many steps
     ) -> Updates:
-        """What these clients send."""
+        """The updates of these clients."""
         answers = {c: _update(model, c, _examples("client", int(c)), round) for c in clients}
         return Updates.of({c: (update, EXAMPLES) for c, update in answers.items()})
 
 
 def _recovered(history: History) -> list[dict[str, Any]]:
-    """Accuracy on other examples, and cost: of the poisoned model, of training again, of the default."""
+    """Accuracy on other examples and cost of the poisoned model, of retraining, and of the default method."""
     decided, test = plan(history, ATTACKERS, since=FROM_ROUND), _examples("test")
     rows = [{"method": "poisoned", **_measured(history.final_model(), (), test)}]
     for name in (REFERENCE, default_method(history)[0]):
@@ -162,7 +162,7 @@ def _examples(*address: str | int) -> Examples:
 
 
 def _update(model: Vector, client: str, data: Examples, round: int) -> Vector:
-    """What a client sends; an attacker trains on shifted labels, and shouts."""
+    """A client's update; an attacker trains on shifted labels and boosts its update."""
     inputs, labels = data
     hostile = client in ATTACKERS and round >= FROM_ROUND
     goal = np.eye(CLASSES)[(labels + 1) % CLASSES if hostile else labels]
