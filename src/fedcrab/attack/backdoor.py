@@ -6,7 +6,7 @@
 `fixed` every poisoned example gets `target`; `random` each gets a class drawn from all but its own;
 `all-of-one-class` every example of class `source` is poisoned and gets `target` (`poisoned` is not used).
 Gu et al., "BadNets", 2017; Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020.
-An attacker that does not take part, or does not act, is honest. Rounds without honest clients are not special.
+An attacker that does not take part, or does not act, is honest. Rounds without honest clients work alike.
 
 Boosting: γ times the update, so that averaging does not dilute it.
 

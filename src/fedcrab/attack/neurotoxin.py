@@ -3,7 +3,7 @@
     sends γ · m ⊙ u,   m_k = 1 for the share `coordinates` of all k with the smallest |μ_k|, else 0
 
 u is the update from examples with the trigger, μ the mean of the honest updates, γ `boost`. With
-`coordinates` = 1 it is a plain backdoor; with fewer it is weaker and lasts longer after the attackers have left.
+`coordinates` = 1 it is a plain backdoor; with fewer it is weaker, and lasts longer after the attack.
 Zhang et al., "Neurotoxin: Durable Backdoors in Federated Learning", ICML 2022. Departs from it: μ is of the
 same round (full knowledge) and not the previous aggregate, and the update is masked once, after local
 training, and not after each of its steps.

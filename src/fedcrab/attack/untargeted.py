@@ -24,7 +24,7 @@ Label flipping: an attacker trains on mirrored labels.
 L (`classes`) the number of classes; all of its examples.
 Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020
 (baseline).
-An attacker that does not take part, or does not act, is honest. Rounds without honest clients are not special.
+An attacker that does not take part, or does not act, is honest. Rounds without honest clients work alike.
 
 A Little Is Enough: as far from the mean as honest clients scatter anyway.
 
