@@ -31,7 +31,7 @@ def pgd(
     boost: float = 5.0,
     length: float = 1.0,
 ) -> DataFleet:
-    """Return a fleet whose attackers plant a backdoor with updates of ``length`` × the honest median length."""
+    """Return a fleet whose attackers plant a backdoor by updates of ``length`` × the honest median length."""
     for name, value in (("boost", boost), ("length", length)):
         if not (np.isfinite(value) and value > 0):
             raise ConfigError(f"{name} must be more than 0, got {value}")
