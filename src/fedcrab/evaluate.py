@@ -1,15 +1,14 @@
-"""MISR: whether a model still tells that it was trained on the malicious clients' examples.
-
-Shokri et al., "Membership Inference Attacks Against Machine Learning Models", S&P 2017, in the form that
-FedEraser uses: an attack model is fitted to the sorted softmax outputs of a shadow model, trained like the
-real one on other data, where membership is known. It is applied to the clean examples of the malicious
-clients and to as many test examples. Only the same figures on a retrained model say what is normal.
-
-What a model is worth, what is left of an attack in it, what a recovery cost.
+"""How good a model is, and what is left of an attack in it.
 
 TA: accuracy on the clean test set.
 
 ASR: how often the trigger turns a test example into the target class.
+
+MISR: how well one can tell that a model was trained on the malicious clients' examples. Shokri et al.,
+"Membership Inference Attacks Against Machine Learning Models", S&P 2017, in the form that FedEraser uses: an
+attack model is fitted to the sorted softmax outputs of a shadow model, trained like the real one on other
+data, where membership is known. It is applied to the clean examples of the malicious clients and to as many
+test examples. What is normal, only the same figure of a retrained model says.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from fedcrab.types import Vector
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Predict = Callable[[Vector, Images], NDArray[np.float32]]
-"""(flat model, examples) -> probabilities of the classes, one row an example."""
+"""(flat model, examples) -> probabilities of the classes, one row per example."""
 
 
 def accuracy(predict: Predict, model: Vector, x: Images, y: Labels) -> float:
@@ -184,19 +183,38 @@ def membership(
     return Membership(recall, (recall + 1 - false_alarms) / 2, auc, count)
 
 
-SAME = 0.01  # attack success that differs by less is the same: a few test examples
+SAME = 0.01  # attack success, or accuracy, that differs by less is the same: a few test examples
 CLEAN = 0.15  # attack success above this, and above the retrained model's, is not clean
 
 
 def best_recovery(rows: Sequence[Mapping[str, Any]], reference: str = "retrain") -> str | None:
     """The method whose model to deploy: of those with the least attack success, the most accurate.
 
-    Each row has ``method``, ``ta`` and ``asr``, None where they were not measured. None where even the least
-    attack success is above 15 % and above the retrained model's.
+    Each row has ``method``, ``ta`` and ``asr``, None where they were not measured. If the retrained model is
+    within a point of the best, it is the one: nothing of the named clients is in it, whatever was measured.
+    None if even the least attack success is above 15 % and above the retrained model's.
     """
     least = min((row["asr"] for row in rows if row["asr"] is not None), default=0.0)
     scratch = next((row["asr"] for row in rows if row["method"] == reference), None)
     if not rows or least > max(CLEAN, scratch or 0.0):
         return None
     clean = [row for row in rows if row["asr"] is None or row["asr"] <= least + SAME]
-    return str(max(clean, key=lambda row: -1.0 if row["ta"] is None else row["ta"])["method"])
+    most = max(_accuracy(row) for row in clean)
+    good = [row for row in clean if _accuracy(row) >= most - SAME]
+    chosen = max(good, key=lambda row: (row["method"] == reference, _accuracy(row)))
+    return str(chosen["method"])
+
+
+def why_best(method: str, rows: Sequence[Mapping[str, Any]], reference: str = "retrain") -> str:
+    """Why :func:`best_recovery` chose this method, in words; nothing where there was no choice."""
+    if len(rows) < 2:
+        return ""
+    if method == reference:
+        return (
+            "as good as the best, and nothing of the excluded clients is in it: it was trained from scratch"
+        )
+    return "of the models with the least attack success, the most accurate"
+
+
+def _accuracy(row: Mapping[str, Any]) -> float:
+    return -1.0 if row["ta"] is None else float(row["ta"])

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedcrab import History
+from fedcrab import Compact, History
 from fedcrab.detect import ledger
 from fedcrab.detect.saved_audit import write_audit
 from fedcrab.errors import ConfigError
-from fedcrab.evaluate import best_recovery
+from fedcrab.evaluate import best_recovery, why_best
 from fedcrab.report.page import Incident, page_data, write_page
 from report.in_browser import Opened, opened, written
 from report.test_page import a_recovery
@@ -89,9 +89,21 @@ def test_the_model_to_deploy_has_the_least_attack_success_then_the_most_accuracy
     assert best_recovery(rows) == "crab-paper"
     assert best_recovery([*rows, row("replay", 0.9, 0.0)]) == "replay"
     assert best_recovery(rows[:1]) is None
-    assert best_recovery([row("finetune", 0.9, 0.25), row("retrain", 0.9, 0.26)]) == "finetune"
+    assert best_recovery([row("finetune", 0.9, 0.25), row("retrain", 0.9, 0.3)]) == "finetune"
     assert best_recovery([row("replay", None, None)]) == "replay"
     assert best_recovery([]) is None
+
+
+def test_the_retrained_model_is_preferred_where_it_is_as_good() -> None:
+    """It is there, so its work is done, and nothing of the excluded clients can be in it."""
+    rows = [row("replay", 0.905, 0.0), row("crab-paper", 0.93, 0.3)]
+    assert best_recovery([*rows, row("retrain", 0.9, 0.004)]) == "retrain"
+    assert best_recovery([*rows, row("retrain", 0.89, 0.0)]) == "replay"
+    assert best_recovery([*rows, row("retrain", 0.91, 0.02)]) == "replay"
+    assert best_recovery([row("replay", None, None), row("retrain", None, None)]) == "retrain"
+    assert "from scratch" in why_best("retrain", rows)
+    assert "most accurate" in why_best("replay", rows)
+    assert why_best("replay", rows[:1]) == ""
 
 
 def test_the_address_keeps_the_view(attacked: History, browser: Any, tmp_path: Path) -> None:
@@ -177,28 +189,45 @@ def test_the_map_shows_suspects_first_and_says_what_it_hides(browser: Any, tmp_p
         assert page.page.locator('input[name="view"]:checked').get_attribute("value") == "likeness"
 
 
-@pytest.mark.parametrize(
-    ("engine", "command", "wanted"),
-    [
-        ("flower", "flwr run . --run-config", "mode='recover' malicious='2,3' history='{path}'"),
-        ("nvflare", "python -m fedcrab.nvflare TRAINING", "--history {path} --malicious=2,3 --recovered"),
-    ],
-)
-def test_commands_where_the_clients_are(
-    browser: Any, tmp_path: Path, engine: str, command: str, wanted: str
-) -> None:
+def recorded_on(engine: dict[str, Any], place: Path) -> History:
+    """A history with the notes of an engine."""
     trained = training(rounds=4, clients=5)
-    notes = json.dumps({engine: {"identity": "registration"}})
-    with History.create(tmp_path / "h", trained.initial_model, initial_loss=2.3, notes=notes) as history:
+    with History.create(
+        place, trained.initial_model, initial_loss=2.3, notes=json.dumps(engine), selection=Compact()
+    ) as history:
         for made in trained.rounds:
             history.record(made)
-    history = History.open(tmp_path / "h")
+    return History.open(place)
+
+
+def test_commands_for_a_history_of_flower(browser: Any, tmp_path: Path) -> None:
+    history = recorded_on({"flower": {"identity": "registration"}}, tmp_path / "h")
     with opened(browser, written(history, tmp_path / "p.html", "2", "3")) as page:
         told = page.page.locator("#commands code").nth(1).inner_text()
         words = shlex.split(told)
-        assert words[:4] == command.split()
-        assert wanted.format(path=history.path) in " ".join(words[4:])
+        assert words[:4] == ["flwr", "run", ".", "--run-config"]
+        assert f"mode='recover' malicious='2,3' history='{history.path}'" in words[4]
         assert "fedcrab recover" not in page.text("#commands")
+        page.page.check("input[name=preset][value=paper]", force=True)
+        assert "method='crab-paper' history=" in page.page.locator("#commands code").nth(1).inner_text()
+        page.page.check("input[name=rule][value=prefix]", force=True)
+        assert "choose a preset" in page.text("#commands")
+
+
+def test_commands_for_a_history_of_flare(browser: Any, tmp_path: Path) -> None:
+    """The command parses as `python -m fedcrab.nvflare` reads it; tests/nvflare runs it."""
+    history = recorded_on({"nvflare": {"dtypes": {}}}, tmp_path / "h")
+    write_page(tmp_path / "p.html", page_data(history, ["2", "3"], since={"3": 2}))
+    with opened(browser, tmp_path / "p.html") as page:
+        told = page.page.locator("#commands code").nth(1).inner_text()
+        assert page.page.locator("#commands code").nth(2).inner_text() == "nvflare job submit -j recovery-job"
+        page.page.check("input[name=evidence][value=stored]", force=True)
+        changed = shlex.split(page.page.locator("#commands code").nth(1).inner_text())
+    words = shlex.split(told)
+    assert words[:4] == ["python", "-m", "fedcrab.nvflare", "TRAINING"]
+    assert f"--history {history.path} --malicious=2,3 --since 3@2 --recovered recovered" in told
+    setting = changed[changed.index("--set") + 1]
+    assert json.loads(setting.removeprefix("planned=")) == {"beta": 0, "evidence": "stored", "rule": "prefix"}
 
 
 def pages_of(pdf: bytes) -> int:

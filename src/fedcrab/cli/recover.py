@@ -25,7 +25,7 @@ from fedcrab.cli.output import (
     print_tables,
 )
 from fedcrab.errors import ConfigError
-from fedcrab.evaluate import best_recovery
+from fedcrab.evaluate import best_recovery, why_best
 from fedcrab.extras import need_extra
 from fedcrab.progress import Progress
 from fedcrab.recover.folder import MODEL, RecoveryFolder, open_history_or_recovery
@@ -126,12 +126,9 @@ def _models(rows: list[dict[str, Any]], out: Path) -> list[RenderableType]:
         lines.append(table)
     if best is None:
         return [*lines, "Deploy none of them yet: too much of the attack is left."]
-    why = "" if len(recovered) == 1 else f" ({len(recovered)} models; {CHOICE})"
+    why = why_best(best, list(recovered.values()))
     place = Text(printable(f"Deploy: {out / best / MODEL}"), no_wrap=True)
-    return [*lines, place, Text(f"sha256: {hashes[best]}", no_wrap=True), f"By {best}{why}."]
-
-
-CHOICE = "of those with the least attack success, the most accurate"
+    return [*lines, place, Text(f"sha256: {hashes[best]}", no_wrap=True), f"By {best}{why and ': '}{why}."]
 
 
 def show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: bool) -> None:

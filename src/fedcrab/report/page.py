@@ -41,7 +41,7 @@ SCRIPTS = (
     *ARITHMETIC,
     *("dom.js", "times.js", "chart.js", "state.js", "fragment.js", "headline.js", "decision.js"),
     *("timeline.js", "suspects.js", "views.js", "map.js", "sensitivity.js", "cost.js", "recovered.js"),
-    *("certificate.js", "trigger.js", "commands.js", "print.js", "main.js"),
+    *("certificate.js", "trigger.js", "commands.js", "engine_commands.js", "print.js", "main.js"),
 )
 
 

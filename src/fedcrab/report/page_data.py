@@ -132,14 +132,17 @@ def history_data(history: History, clients: PageClients) -> dict[str, Any]:
 
 def source_of(history: History) -> str:
     """Where a history was recorded: ``flower``, ``nvflare``, ``simulator``, or ``own`` code."""
+    notes = _notes(history)
+    known = [name for name in ("flower", "nvflare") if name in notes]
+    return known[0] if known else "simulator" if "clients" in notes else "own"
+
+
+def _notes(history: History) -> dict[str, Any]:
     try:
         notes = json.loads(history.charter.notes or "null")
     except ValueError:
-        return "own"
-    if not isinstance(notes, dict):
-        return "own"
-    known = [name for name in ("flower", "nvflare") if name in notes]
-    return known[0] if known else "simulator" if "clients" in notes else "own"
+        return {}
+    return notes if isinstance(notes, dict) else {}
 
 
 def _geometry(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedcrab.certificate.document import NAME, read_certificate, signature_problems
 from fedcrab.errors import DamagedError, HistoryError
-from fedcrab.evaluate import best_recovery
+from fedcrab.evaluate import best_recovery, why_best
 from fedcrab.history import History
 from fedcrab.recover.folder import MODEL, RecoveryFolder, recoveries_in
 from fedcrab.recover.methods import REFERENCE, rolls_back, title_of
@@ -35,13 +35,15 @@ def recoveries_of(out: Path, history: History, key: Path | None = None) -> dict[
     ]
     rows = (folder.summary.get("poisoned") for folder in found)
     poisoned = next((_numbers(row) for row in rows if isinstance(row, dict)), None)
+    best = best_recovery(whole)
     return {
         "path": str(out),
         "malicious": found[0].summary["malicious"],
         "since": found[0].since(),
         "poisoned": poisoned,
         "methods": whole,
-        "deploy": best_recovery(whole),
+        "deploy": best,
+        "why": why_best(best, whole) if best else "",
         "distances": _distances(found, history),
     }
 

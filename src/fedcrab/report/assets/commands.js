@@ -11,39 +11,9 @@ part(({ plan }) => {
 function shellCommands(plan) {
   return [
     command("The decision, with all its figures", planCommand(plan)),
-    recoveryOf(plan),
+    ...[recoveryOf(plan)].flat(),
     command("Check that nobody has changed this history", `fedcrab verify ${quoted(pathOf())}`),
   ];
-}
-
-// Where the history came from says how its clients are asked again.
-function recoveryOf(plan) {
-  const { source } = page.facts;
-  if (source === "simulator") return command("The recovery, on the simulated clients of this history", recoverCommand(plan));
-  if (source === "nvflare") return command("The job of the recovery, on the same FLARE sites: TRAINING is the folder of the training's job, as its recipe exports it", flareCommand(plan));
-  if (source !== "flower") return null;
-  return plan.malicious.some((id) => id.includes("'"))
-    ? el("p", { class: "note" }, "A run configuration on the command line cannot contain the quotation mark in these ids: put it into a TOML file and name that file with flwr run --run-config.")
-    : command("The recovery, on the same Flower clients: run it in the folder of the app", flowerCommand(plan));
-}
-
-function flowerCommand(plan) {
-  const since = Object.entries(plan.since);
-  const rounds = new Set(plan.malicious.map((id) => plan.since[id] ?? 0));
-  const ids = namesOf(plan).map((id) => (rounds.size > 1 && plan.since[id] ? `${id}@${plan.since[id]}` : listed(id))).join(",");
-  const own = presetNow() === "hardened" ? [] : [`beta=${plan.beta}`];
-  const values = ["mode='recover'", `malicious='${ids}'`, ...(since.length && rounds.size === 1 ? [`since=${since[0][1]}`] : []), ...own, `history='${page.facts.path}'`, "recovered='/absolute/path/of/the/recovery'"];
-  return `flwr run . --run-config ${doubleQuoted(values.join(" "))} --stream`;
-}
-
-function flareCommand(plan) {
-  const own = presetNow() === "hardened" ? "" : ` --set 'planned={"beta": ${plan.beta}}'`;
-  return `python -m fedcrab.nvflare TRAINING --history ${quoted(page.facts.path)} ${optionOf(plan)}${sinceOption(plan)}${own} --recovered recovered`;
-}
-
-// Inside double quotes, as a shell takes it back.
-function doubleQuoted(text) {
-  return `"${text.replace(/["\\$`]/g, "\\$&")}"`;
 }
 
 // What the ids of clients that took part are held to.
@@ -77,13 +47,6 @@ function settingsOf(plan) {
 
 function planCommand(plan) {
   return `fedcrab plan ${quoted(pathOf())} ${optionOf(plan)}${sinceOption(plan)}${settingsOf(plan)}`;
-}
-
-function recoverCommand(plan) {
-  const same = presetNow();
-  const own = ` --set beta=${plan.beta} --set evidence=${plan.evidence} --set rule=${plan.rule}`;
-  const how = ` --method ${defaultMethod().name}${same ? "" : own}`;
-  return `fedcrab recover ${quoted(pathOf())} ${optionOf(plan)}${sinceOption(plan)}${how} --out recovered`;
 }
 
 // One round for all of them, or one for each.

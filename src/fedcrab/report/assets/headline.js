@@ -74,6 +74,7 @@ function recoveredHeadline({ plan }) {
   return [
     title(done, ...next),
     lead(`Rebuilt without ${clientsInWords(namesOf(plan))} by “${row.title}”${workInWords(row)}. ${measuredInWords(row, before, good)}`),
+    good && recoveries.why && row.ta != null ? el("p", { class: "note" }, `Why this one of ${plural(recoveries.methods.length, "model")}: ${recoveries.why}.`) : null,
     el("p", { class: "note hash" }, "Model file ", el("code", {}, row.path), ", SHA-256 ", el("code", {}, row.model), "."),
   ];
 }
