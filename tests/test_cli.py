@@ -6,9 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,9 @@ from rich.cells import cell_len
 from detect.gatherings import cloned, gathering, noisy
 from fedcrab import History, Round, Updates
 from fedcrab.cli import COMMANDS, app, load_command
+from fedcrab.demo import run_demo
 from fedcrab.demo.small import record_and_plan
+from test_documents import ELSEWHERE, ROOT, assert_shown, sessions
 from trials.command import fedcrab
 from trials.trainings import training
 
@@ -156,10 +161,21 @@ def test_verify(place: Path) -> None:
     assert "ledger" in found["problems"][0]
 
 
-def test_demo_and_its_history(tmp_path: Path) -> None:
+def test_demo_and_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run once: what it prints is what docs/commands.md shows, and what --json prints holds."""
     pytest.importorskip("torch")
-    done = fedcrab("demo", "--out", "kept", "--json", cwd=tmp_path)
-    shown = json.loads(done.stdout)
+    results: list[Any] = []
+
+    @contextmanager
+    def watched(*given: Any) -> Iterator[Any]:
+        with run_demo(*given) as result:
+            results.append(result)
+            yield result
+
+    monkeypatch.setattr("fedcrab.cli.demo.run_demo", watched)
+    (command, expected) = next(s for s in sessions(ROOT / "docs" / "commands.md") if s[0] in ELSEWHERE)
+    assert_shown(expected, fedcrab(*command.split()[1:], cwd=tmp_path).stdout)
+    shown = json.loads(json.dumps(results[0].to_table(), allow_nan=False))
     rows = {row["method"]: row for row in shown["methods"]}
     names = ["poisoned", "retrain", "retrain-few", "finetune", "subtract-and-distil", "federaser"]
     names += ["fedrecover", "replay", "crab-paper", "crab-hardened"]
@@ -177,10 +193,10 @@ def test_demo_and_its_history(tmp_path: Path) -> None:
     assert rows["replay"]["contact_rounds"] <= 0.3 * rows["retrain"]["contact_rounds"]
     assert rows["crab-hardened"]["ta"] > rows["retrain"]["ta"] - 0.02
     assert rows["crab-hardened"]["client_rounds"] <= rows["retrain"]["client_rounds"] / 2
-    assert (tmp_path / "kept" / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "kept" / "incident.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "shown" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "shown" / "incident.html").read_text().startswith("<!doctype html>")
     for name in ("selective", "every", "everything"):
-        assert History.verify(tmp_path / "kept" / name) == []
+        assert History.verify(tmp_path / "shown" / name) == []
 
 
 def test_the_small_demo_needs_no_simulator(tmp_path: Path) -> None:

@@ -1,10 +1,16 @@
-"""Every code block of the README and of docs/ is run as it stands."""
+"""Every code block of the README and of docs/ is run as it stands, or, where it cannot be, checked.
+
+Fenced blocks are run: python, console and toml. Indented ones are for other machines and long runs: every
+command in them must exist, with its options (test_commands_that_are_not_run_exist).
+"""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +22,12 @@ ROOT = Path(__file__).parent.parent
 # Stories of their own, followed in tests/flower/test_guide.py and tests/nvflare/test_guide.py.
 GUIDES = {ROOT / "docs" / name for name in ("flower.md", "nvflare.md")}
 DOCUMENTS = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - GUIDES)]
+# These tell of one history, with the same commands: what one of them has run, the next finds.
+STORY = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "commands"))]
+ELSEWHERE = {"fedcrab demo --out shown"}  # followed by tests/test_cli.py, with everything else about the demo
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+GIVEN = re.compile(r"^<!-- given\n(.*?)^-->", re.MULTILINE | re.DOTALL)  # what the reader has already
+INDENTED = re.compile(r"(?:^\n|\A)((?: {4}.*\n)+)", re.MULTILINE)
 
 
 def blocks(document: Path, kind: str) -> list[str]:
@@ -29,7 +40,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
 
 
-SESSIONS = {d: len(blocks(d, "console")) for d in DOCUMENTS[1:] if blocks(d, "console")}
+SESSIONS = {d: len(blocks(d, "console")) for d in DOCUMENTS if d not in STORY and blocks(d, "console")}
 
 
 def run(command: list[str], place: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -40,31 +51,47 @@ def run(command: list[str], place: Path, env: dict[str, str]) -> subprocess.Comp
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
 def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
     program = "\n".join(blocks(document, "python"))
+    if not program:
+        return
     done = run([sys.executable, "-W", "error", "-c", program], tmp_path, environment())
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.long(30)
-def test_the_readme_shows_what_the_commands_print(tmp_path: Path) -> None:
-    """As on a user's machine, with worker processes."""
-    env = {name: value for name, value in environment().items() if name != "FEDCRAB_WORKERS"}
-    follow(ROOT / "README.md", tmp_path, env)
-
-
 @pytest.mark.long(60)
+def test_readme_tutorial_and_commands_show_what_the_commands_print(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    done: dict[str, str] = {}
+    with forking(tmp_path_factory.mktemp("forked"), environment()) as env:
+        for document in STORY:
+            follow(document, tmp_path, env, done)
+
+
+@pytest.mark.long(30)
 @pytest.mark.parametrize("document", sorted(SESSIONS, key=lambda d: -SESSIONS[d]), ids=lambda d: d.name)
 def test_console_blocks_show_what_the_commands_print(
     document: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with forking(tmp_path_factory.mktemp("forked"), environment()) as env:
-        follow(document, tmp_path, env)
+        follow(document, tmp_path, env, {})
 
 
-def follow(document: Path, place: Path, env: dict[str, str]) -> None:
-    for block in blocks(document, "console"):
+def follow(document: Path, place: Path, env: dict[str, str], done: dict[str, str]) -> None:
+    """Run the commands of a document; those in ``done`` have been run in the same place."""
+    for command, expected in sessions(document):
+        if command in ELSEWHERE:
+            continue
+        if command not in done:
+            done[command] = run(["sh", "-c", command], place, env).stdout
+        assert_shown(expected, done[command])
+
+
+def sessions(document: Path) -> Iterator[tuple[str, str]]:
+    """Each command of a document and what the document shows of its output, what is given first."""
+    for block in [*GIVEN.findall(document.read_text()), *blocks(document, "console")]:
         for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, expected = session.partition("\n")
-            assert_shown(expected, run(["sh", "-c", command], place, env).stdout)
+            yield command, expected
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
@@ -80,6 +107,92 @@ def test_toml_blocks_are_configurations_or_suites(document: Path) -> None:
             rehearse(expand(Suite.model_validate(table)))
         else:
             check_config(Config.model_validate(table))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_commands_that_are_not_run_exist(document: Path) -> None:
+    """In indented blocks: fedcrab's commands parse, scripts and their options are there, extras are known."""
+    for line in commands_not_run(document):
+        words = shlex.split(line, comments=True)
+        problem = CHECKS[words[0]](words[1:]) if words[0] in CHECKS else None
+        assert problem is None, f"{document.name}: {line}: {problem}"
+
+
+def commands_not_run(document: Path) -> list[str]:
+    """The lines of indented blocks that begin with a program we know."""
+    text = BLOCK.sub("", document.read_text())
+    lines = [line[4:] for block in INDENTED.findall(text) for line in block.splitlines()]
+    return [line for line in lines if line.split(" ")[0] in CHECKS]
+
+
+def fedcrab_problem(words: list[str]) -> str | None:
+    """Why a command line of fedcrab does not parse; nothing is run."""
+    import click
+
+    from fedcrab.cli import COMMANDS, load_command
+
+    if words[0] not in COMMANDS:
+        return f"no command {words[0]}"
+    try:
+        load_command(words[0]).make_context(words[0], words[1:])
+    except click.UsageError as error:
+        return error.format_message()
+    return None
+
+
+def script_problem(words: list[str]) -> str | None:
+    """Why `python SCRIPT --option ...` cannot be what it says."""
+    if words[0].startswith("-"):  # python -m venv, python -c ...
+        return None
+    path = ROOT / words[0]
+    if not path.is_file():
+        return "no such file"
+    missing = [word for word in words[1:] if word.startswith("--") and word not in path.read_text()]
+    return f"no option {missing}" if missing else None
+
+
+def install_problem(words: list[str]) -> str | None:
+    """Why `pip install 'fedcrab[extra]'` would not install what it says."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = [name for word in words for part in re.findall(r"\[(.*?)\]", word) for name in part.split(",")]
+    unknown = [name for name in named if name not in extras]
+    return f"no extra {unknown}" if unknown else None
+
+
+def dask_problem(words: list[str]) -> str | None:
+    """Why `dask worker --option ...` is not a command of Dask."""
+    module = pytest.importorskip(f"distributed.cli.dask_{words[0]}")
+    known = {name for parameter in module.main.params for name in parameter.opts}
+    unknown = [word for word in words[1:] if word.startswith("--") and word not in known]
+    return f"no option {unknown}" if unknown else None
+
+
+def make_problem(words: list[str]) -> str | None:
+    """Why there is nothing to make."""
+    text = (ROOT / "Makefile").read_text()
+    return None if re.search(rf"^{words[0]}:", text, re.MULTILINE) else f"no target {words[0]}"
+
+
+CHECKS = {
+    "fedcrab": fedcrab_problem,
+    "python": script_problem,
+    "sh": script_problem,
+    "pip": install_problem,
+    "make": make_problem,
+    "dask": dask_problem,
+}
+
+
+def test_the_checks_of_commands_find_mistakes() -> None:
+    assert fedcrab_problem(["plan", "h", "--malicios", "3"])
+    assert fedcrab_problem(["plane", "h"])
+    assert fedcrab_problem(["plan", "h", "--malicious", "3"]) is None
+    assert script_problem(["benchmarks/none.py"])
+    assert script_problem(["benchmarks/page.py", "--clocks", "3"])
+    assert install_problem(["install", "fedcrab[simulat]"])
+    assert make_problem(["tests"])
+    assert dask_problem(["worker", "--workers", "8"])
+    assert len(commands_not_run(ROOT / "docs" / "cluster.md")) > 3
 
 
 def assert_shown(expected: str, printed: str) -> None:
