@@ -4,6 +4,14 @@ const HINT = "Point at the chart, or move through it with the arrow keys, to rea
 const CHART = { height: 260, left: 52, right: 14, top: 20, bottom: 36 };
 const CLOCKS = 16; // pixels more below a chart whose rounds have times
 
+// As drawChart, but only where something differs that the picture depends on: `key` says it in words.
+function drawChartOnce(host, key, spec) {
+  const whole = [key, widthOf(host), CHART.height].join();
+  if (host.drawn === whole) return;
+  host.drawn = whole;
+  drawChart(host, spec());
+}
+
 // spec: { label, rounds?, xs, xName, yName, yMax?, yMin?, series: [{ name, kind, points }], bands, dots, cut, read(i), yFormat }
 function drawChart(host, spec) {
   const width = Math.max(240, Math.round(widthOf(host)));

@@ -105,6 +105,9 @@ function layOut() {
 }
 
 function showNames() {
+  const buttons = [...byId("map-clients").querySelectorAll("button")];
+  const same = buttons.length === map.order.length && buttons.every((button, at) => Number(button.dataset.client) === map.order[at]);
+  if (same && buttons.length) return buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(state.marked.has(map.order[at]))));
   const focused = document.activeElement?.dataset?.client;
   show(byId("map-clients"), el("div", { class: "corner" }, "client"), map.order.map((client) => {
     const marked = state.marked.has(client);

@@ -78,9 +78,15 @@ function clientRounds(page, rounds, malicious) {
   return rounds.reduce((total, t) => total + honestIn(page, t, malicious), 0);
 }
 
-// How many who are not marked took part in a round.
+// How many who are not marked took part in a round; every method asks, so it is counted once for each set of marks.
+const honestCounts = new WeakMap();
+
 function honestIn(page, t, malicious) {
-  const round = page.rounds[t];
+  if (!honestCounts.has(malicious)) honestCounts.set(malicious, page.rounds.map((round) => honestInRound(round, malicious)));
+  return honestCounts.get(malicious)[t];
+}
+
+function honestInRound(round, malicious) {
   let total = round.others.count;
   for (let m = 0; m < round.members; m++) total += malicious.has(round.client[m]) ? 0 : 1;
   return total;

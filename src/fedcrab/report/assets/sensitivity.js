@@ -38,7 +38,8 @@ function drawReach(plan) {
   const host = byId("reach-chart");
   if (!plan) return show(host, el("p", { class: "empty" }, "Mark a client to see S and Φ."));
   const { candidates, index } = plan;
-  const [sensitivity, threshold] = [plan.sensitivity, plan.threshold].map((values) => values.map((value) => value / honestMovement(plan)));
+  const moved = honestMovement(plan);
+  const [sensitivity, threshold] = [plan.sensitivity, plan.threshold].map((values) => values.map((value) => value / moved));
   const most = Math.max(...extremes(threshold), 0);
   const high = Math.max(...extremes(sensitivity), 0);
   const cropped = most > 0 && high > 4 * most;
@@ -71,8 +72,9 @@ function honestMovement(plan) {
 function recordsTable() {
   const { plan } = answerNow();
   if (!plan) return null;
+  const moved = honestMovement(plan);
   const rows = plan.candidates.map((t, j) => [
-    whole.format(t), percent(plan.sensitivity[j] / honestMovement(plan), 1), number(plan.sensitivity[j]), number(plan.threshold[j]),
+    whole.format(t), percent(plan.sensitivity[j] / moved, 1), number(plan.sensitivity[j]), number(plan.threshold[j]),
     j === plan.index ? el("b", {}, "roll back") : plan.sensitivity[j] <= plan.threshold[j] ? "within" : "S > Φ",
   ]);
   return table(["before round", "S, of honest movement", "S", "Φ", "decision"], rows);

@@ -1,16 +1,16 @@
 // The training round by round: loss, windows, kept rounds, accuracy where it is known.
 
 part(({ plan }) => {
-  drawLoss(plan);
+  drawChartOnce(byId("loss-chart"), plan?.rollback_round, () => lossChart(plan));
   drawAccuracy(plan);
 });
 
-function drawLoss(plan) {
+function lossChart(plan) {
   const { facts, rounds, loss } = page;
   const xs = rounds.map((_, t) => t);
   const points = xs.map((t) => [t, loss[t]]);
   const odd = points.filter(([, y]) => !Number.isFinite(y)).length;
-  drawChart(byId("loss-chart"), {
+  return {
     label: lossLabel(odd),
     xs, xName: "round", rounds: true,
     series: [{ name: "loss", kind: "plain", points }],
@@ -19,7 +19,7 @@ function drawLoss(plan) {
     ...cutAt(plan),
     hint: odd ? `${plural(odd, "round")} without a finite loss: gaps in the line.` : "",
     read: roundInWords,
-  });
+  };
 }
 
 function cutAt(plan) {
@@ -49,8 +49,12 @@ function drawAccuracy(plan) {
   const known = page.facts.accuracy ?? [];
   byId("accuracy-part").hidden = !known.length;
   if (!known.length) return;
+  drawChartOnce(byId("accuracy-chart"), plan?.rollback_round, () => accuracyChart(plan, known));
+}
+
+function accuracyChart(plan, known) {
   const attacked = known.some(([, , asr]) => asr != null);
-  drawChart(byId("accuracy-chart"), {
+  return {
     label: `Accuracy${attacked ? " and attack success" : ""} of the kept models, measured on test data. Arrow keys read single models.`,
     xs: known.map(([t]) => t), xName: "model before round", rounds: true, xMin: 0, xMax: page.rounds.length,
     yMin: 0, yMax: 1, yFormat: percent,
@@ -60,5 +64,5 @@ function drawAccuracy(plan) {
     ],
     ...(plan ? { cut: plan.rollback_round, cutWords: `roll back to ${plan.rollback_round}` } : {}),
     read: (i) => `Model before ${roundAndTime(known[i][0])}: accuracy ${percent(known[i][1], 1)}${attacked ? ` · attack success ${percent(known[i][2], 1)}` : ""}`,
-  });
+  };
 }
