@@ -101,7 +101,7 @@ METHODS: Mapping[str, Method] = {
         contacts=lambda history, _: range(len(history.rounds)),
     ),
     "retrain-few": Method(
-        "Train from scratch with few",
+        "Train from scratch, few clients",
         retrain_few,
         "hardened",
         Selective(),
@@ -110,14 +110,14 @@ METHODS: Mapping[str, Method] = {
         most=PER_ROUND,
     ),
     "finetune": Method(
-        "Train on",
+        "Fine-tune",
         finetune,
         "hardened",
         Selective(),
         start="final",
         needs_history=False,
         length=lambda _, settings: int(settings.get("rounds", ROUNDS)),
-        remark="leaves a backdoor where it is",
+        remark="a backdoor stays",
     ),
     "subtract-and-distil": Method(
         "Subtract and distil",
@@ -139,7 +139,7 @@ METHODS: Mapping[str, Method] = {
         check=federaser_needs,
         length=lambda plan, settings: len(plan.history.kept[:: settings.get("every", 1)]),
         contacts=lambda history, _: history.kept[1:],
-        remark="half of the local epochs each",
+        remark="half of the local epochs each time",
     ),
     "fedrecover": Method(
         "FedRecover",
@@ -152,7 +152,7 @@ METHODS: Mapping[str, Method] = {
         check=fedrecover_needs,
         length=_from_rollback,
         contacts=lambda history, first: exact_rounds(len(history.rounds), first),
-        remark="at least: clients whose estimate is of no use are asked besides",
+        remark="at least; clients whose estimates are rejected are asked too",
     ),
     "replay": Method(
         "Corrected replay",
@@ -163,7 +163,7 @@ METHODS: Mapping[str, Method] = {
         start="rollback",
         check=replay_needs,
         length=_from_rollback,
-        remark="about: decided while it runs",
+        remark="an estimate: replay decides while it runs",
         batches="fresh",
         keeps_answers=lambda settings: settings.get("proof") is not None,
     ),

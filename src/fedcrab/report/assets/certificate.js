@@ -49,7 +49,7 @@ function besideDoingNothing({ value, nearer }) {
 }
 
 function statementsTable(terms) {
-  return table(["statement", "at most", "of the way that training moved the model", "how far to trust it", "what it is"],
+  return table(["statement", "at most", "of the distance that training moved the model", "how far to trust it", "what it is"],
     terms.map(({ name, value, flag, formula }) => [name, number(value), shareOfTraining(value), FLAGS[flag] ?? flag, formula]));
 }
 
@@ -62,8 +62,8 @@ function notProved() {
   return [
     el("h3", {}, "What this does not prove"),
     el("ul", { class: "note" },
-      el("li", {}, "That nobody else was malicious: every statement takes all clients that were not named for honest."),
-      el("li", {}, "That the model behaves as the retrained one would: distances between models are bounded, not their answers. Accuracy and attack success above are measured, on the data at hand."),
-      el("li", {}, "Anything if an assumption is false: whoever ran the recovery declares them; they are not checked.")),
+      el("li", {}, "That nobody else was malicious: every statement assumes that all clients that were not named are honest."),
+      el("li", {}, "That the model behaves as the retrained one would: distances between models are bounded, their predictions are not. Accuracy and attack success above were measured on the data at hand."),
+      el("li", {}, "Anything, if an assumption is false: assumptions are declared by whoever ran the recovery, and not checked.")),
   ];
 }

@@ -1,7 +1,7 @@
 // Line charts as SVG: axes, bands, lines, a hair that follows pointer and arrow keys, and a line of words.
 
 const HINT = "Point at the chart, or move through it with the arrow keys, to read the figures.";
-const CHART = { height: 260, left: 52, right: 14, top: 20, bottom: 36 };
+const CHART = { height: 260, left: 52, right: 14, top: 30, bottom: 36 };
 const CLOCKS = 16; // pixels more below a chart whose rounds have times
 
 // As drawChart, but only where something differs that the picture depends on: `key` says it in words.
@@ -15,7 +15,7 @@ function drawChartOnce(host, key, spec) {
 // spec: { label, rounds?, xs, xName, yName, yMax?, yMin?, series: [{ name, kind, points }], bands, dots, cut, read(i), yFormat }
 function drawChart(host, spec) {
   const width = Math.max(240, Math.round(widthOf(host)));
-  spec.times = spec.rounds === true && hasTimes();
+  spec.times = spec.rounds === true && timesTellRoundsApart();
   const area = areaOf(spec, width);
   const hair = svg("line", { class: "hair", y1: CHART.top, y2: CHART.height - CHART.bottom, visibility: "hidden" });
   const picture = svg(
@@ -89,9 +89,10 @@ function gridOf(area, spec, width) {
     svg("text", { class: "tick", x: area.x(value), y: bottom + 16, "text-anchor": "middle" }, whole.format(value)),
     spec.times ? svg("text", { class: "tick clock", x: area.x(value), y: bottom + 30, "text-anchor": anchor(value) }, timeTick(value)) : null,
   ]);
+  const unit = spec.yName ? svg("text", { class: "axis", x: 4, y: 11 }, spec.yName) : null;
   const words = spec.times ? `${spec.xName} · ${axisDay()}` : spec.xName;
   const name = svg("text", { class: "axis", x: width - CHART.right, y: CHART.height + (spec.times ? CLOCKS : 0) - 3, "text-anchor": "end" }, words);
-  return [across, along, name].flat(2).filter(Boolean);
+  return [across, along, name, unit].flat(2).filter(Boolean);
 }
 
 function bandsOf(area, spec) {

@@ -13,7 +13,7 @@ part(({ plan, presets }) => {
 
 // { name, clientRounds, contacts, share, words } of each method, under the marks of now.
 function methodCosts(plan, presets) {
-  const own = presetNow() ? [] : [{ ...defaultCost(plan), name: "as set above" }];
+  const own = presetNow() ? [] : [{ ...defaultCost(plan), name: "As set above", method: null }];
   return [...own, ...page.facts.methods.map((method) => methodCost(method, method.preset ? presets[method.preset] : plan))];
 }
 
@@ -23,7 +23,7 @@ function methodCost(method, plan) {
   const all = plan.cost.retrain_client_rounds;
   const from = method.preset ? `from round ${plan.rollback_round}` : "";
   return {
-    name: method.title,
+    name: method.title, method: method.name,
     clientRounds, contacts: counts.length,
     share: all ? clientRounds / all : 0,
     words: [from, `${plural(counts.length, "round")} with contact`, method.remark].filter((words) => words).join("; "),
@@ -41,24 +41,29 @@ function defaultCost(plan) {
 }
 
 function costRows(plan, presets) {
-  return methodCosts(plan, presets).map(({ name, clientRounds, share, words, refused }) => {
+  return methodCosts(plan, presets).map(({ name, method, clientRounds, share, words, refused }) => {
     if (refused) return el("div", { class: "meter refused" }, el("span", { class: "name" }, name), el("span", { class: "why" }, `Not from this history: ${refused}.`));
-    const row = meter(name, share, `${whole.format(clientRounds)} · ${percent(share)}`, "honest");
+    const row = meter(name, share, `${whole.format(clientRounds)} · ${percent(share)}`, "honest", 40);
+    if (method === defaultMethod().name) row.querySelector(".name").append(el("span", { class: "tag" }, "default"));
     if (words) row.append(el("span", { class: "why" }, words));
     return row;
   });
 }
 
+// When the method that `recover` takes would ask clients; whom, only Crab knows before it runs.
 function drawReplay(plan) {
   const host = byId("replay-chart");
-  if (!plan) return show(host, el("p", { class: "empty" }, "Mark a client to see what would be replayed."));
-  const xs = plan.replay.map((step) => step.round);
+  const method = defaultMethod();
+  byId("replay-title").textContent = `When clients would be asked, by ${method.name}`;
+  if (!plan) return show(host, el("p", { class: "empty" }, "Mark a client to see when clients would be asked."));
+  const points = plannedRounds(page, method, plan, state.marked).filter(([, count]) => count);
+  const steps = new Map(method.pace ? [] : plan.replay.map((step) => [step.round, step]));
   drawChart(host, {
-    label: `Honest clients asked in each of ${plural(plan.replay.length, "replayed round")}. Arrow keys read single rounds.`,
-    xs, xName: "replayed round", rounds: true, xMin: 0, xMax: Math.max(page.rounds.length - 1, 1), yMin: 0,
-    series: [{ name: "honest clients asked", kind: "bars", points: plan.replay.map((step) => [step.round, asked(step)]) }],
+    label: `Honest clients asked in each of ${plural(points.length, "round")} with contact. Arrow keys read single rounds.`,
+    xs: points.map(([t]) => t), xName: "round", yName: "honest clients asked", rounds: true, xMin: 0, xMax: Math.max(page.rounds.length - 1, 1), yMin: 0,
+    series: [{ name: "honest clients asked", kind: "bars", points }],
     cut: plan.rollback_round, cutWords: `replay begins at ${plan.rollback_round}`,
-    read: (i) => `Round ${plan.replay[i].round}: ${stepInWords(plan.replay[i])}`,
+    read: (i) => `Round ${points[i][0]}: ${plural(points[i][1], "client")}${steps.has(points[i][0]) ? `: ${stepInWords(steps.get(points[i][0]))}` : ""}`,
   });
 }
 

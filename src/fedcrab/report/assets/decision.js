@@ -28,16 +28,16 @@ function spentBy(plan) {
   const row = isRecovered() ? chosenRecovery() : null;
   if (!row || row.client_rounds == null || row.contact_rounds == null) return null;
   const all = plan.cost.retrain_client_rounds;
-  return { clientRounds: row.client_rounds, contacts: row.contact_rounds, share: all ? row.client_rounds / all : 0, name: row.title };
+  return { clientRounds: row.client_rounds, contacts: row.contact_rounds, share: all ? row.client_rounds / all : 0, method: row.method };
 }
 
 function figuresOf(plan) {
-  const { clientRounds, contacts, share, name } = spentBy(plan) ?? defaultCost(plan);
+  const { clientRounds, contacts, share, method } = spentBy(plan) ?? defaultCost(plan);
   const figures = [
     ["Marked", whole.format(markedCount()), `of ${plural(everyone(), "client")}`],
     ["Rounds with contact", whole.format(contacts), `of ${whole.format(plan.cost.retrain_rounds)} in training`],
     ["Client-rounds", whole.format(clientRounds), `of ${whole.format(plan.cost.retrain_client_rounds)} to retrain`],
-    ["Work", percent(share), `of full retraining, by ${name}`],
+    ["Work", percent(share), `of full retraining, by ${method}`],
   ];
   return figures.map(([name, value, words]) =>
     el("div", {}, el("dt", {}, name), el("dd", {}, el("b", {}, value), " ", el("span", {}, words))));

@@ -68,12 +68,12 @@ function recoveredHeadline({ plan }) {
   const row = chosenRecovery();
   const before = recoveries.poisoned;
   const success = row.asr != null && before?.asr != null ? `attack success ${percent(before.asr)} → ${percent(row.asr)}` : null;
-  const done = success ? `Recovered: ${success}.` : row.ta == null ? `Recovered by ${row.title}.` : `Recovered: accuracy ${percent(row.ta)}.`;
+  const done = success ? `Recovered: ${success}.` : row.ta == null ? `Recovered by ${row.method}.` : `Recovered: accuracy ${percent(row.ta)}.`;
   const good = recoveries.deploy === row.method;
   const next = good ? [" ", row.ta == null ? "Model " : "Deploy model ", shortHash(row.model), "."] : [" Do not deploy it yet."];
   return [
     title(done, ...next),
-    lead(`Rebuilt without ${clientsInWords(namesOf(plan))} by “${row.title}”${workInWords(row)}. ${measuredInWords(row, before, good)}`),
+    lead(`Rebuilt without ${clientsInWords(namesOf(plan))} by ${row.method}${workInWords(row)}. ${measuredInWords(row, before, good)}`),
     good && recoveries.why && row.ta != null ? el("p", { class: "note" }, `Why this one of ${plural(recoveries.methods.length, "model")}: ${recoveries.why}.`) : null,
     el("p", { class: "note hash" }, "Model file ", el("code", {}, row.path), ", SHA-256 ", el("code", {}, row.model), "."),
   ];
@@ -95,13 +95,13 @@ function measuredInWords(row, before, good) {
 
 function decidedHeadline({ plan }) {
   const t = plan.rollback_round;
-  const { name, clientRounds, share } = defaultCost(plan);
+  const { method, clientRounds, share } = defaultCost(plan);
   const to = t === 0 ? "the initial model" : `the model before round ${t}`;
   const when = t > 0 && hasTimes() ? `, as it was on ${day(timeBefore(t))} at ${clock(timeBefore(t), trainingSpan().short)} UTC` : "";
   const honest = everyone() - markedCount();
   return [
     title(`Decided: roll back to ${to}, then replay.`),
-    lead(`${upper(clientsInWords(namesOf(plan)))} ${markedCount() === 1 ? "is" : "are"} excluded. ${why(plan, to)}${when}. “${name}” then rebuilds the model with the ${plural(honest, "other client")}: ${plural(clientRounds, "client-round")}, ${percent(share)} of full retraining.`),
+    lead(`${upper(clientsInWords(namesOf(plan)))} ${markedCount() === 1 ? "is" : "are"} excluded. ${why(plan, to)}${when}. The method ${method} then rebuilds the model with the ${plural(honest, "other client")}: ${plural(clientRounds, "client-round")}, ${percent(share)} of full retraining.`),
     page.facts.recoveries ? el("p", { class: "note" }, "The recovery on this page was made for other clients than those marked now.") : null,
   ];
 }
@@ -147,7 +147,7 @@ function refusedHeadline({ refused }) {
 }
 
 function briefOf({ plan }, now) {
-  if (now === "recovered") return `Recovered by ${chosenRecovery().title} · model ${chosenRecovery().model.slice(0, 12)}`;
+  if (now === "recovered") return `Recovered by ${chosenRecovery().method} · model ${chosenRecovery().model.slice(0, 12)}`;
   if (plan) return `${plural(markedCount(), "client")} marked · back to round ${plan.rollback_round} · ${percent(defaultCost(plan).share)} of retraining`;
   return now === "suspected" ? `${plural(suspectsNow().length, "suspect")} · nobody marked yet` : now === "quiet" ? "No sign of an attack" : "Nothing decided yet";
 }
@@ -179,6 +179,6 @@ function recoveredStage(now) {
   if (now !== "recovered") return ["Recovered", "not for these marks", "a recovery for other marks is below"];
   const row = chosenRecovery();
   const before = page.facts.recoveries.poisoned;
-  if (row.asr != null && before?.asr != null) return ["Recovered", `${percent(before.asr)} → ${percent(row.asr)}`, `attack success, by ${row.title}`];
-  return ["Recovered", row.ta == null ? "done" : percent(row.ta, 1), row.ta == null ? `by ${row.title}; not measured` : `accuracy, by ${row.title}`];
+  if (row.asr != null && before?.asr != null) return ["Recovered", `${percent(before.asr)} → ${percent(row.asr)}`, `attack success, by ${row.method}`];
+  return ["Recovered", row.ta == null ? "done" : percent(row.ta, 1), row.ta == null ? `by ${row.method}; not measured` : `accuracy, by ${row.method}`];
 }

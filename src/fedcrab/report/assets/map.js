@@ -96,7 +96,7 @@ function summarise(client) {
 function layOut() {
   const room = widthOf(byId("map"), 0) - widthOf(byId("map-clients"), 0) - 2;
   map.room = room;
-  map.head = hasTimes() ? 40 : 26;
+  map.head = timesTellRoundsApart() ? 40 : 26;
   const rounds = Math.max(page.rounds.length, 1);
   map.cell = Math.max(Math.min(3, MOST_ACROSS / rounds), Math.min(36, room / rounds));
   map.row = document.documentElement.classList.contains("paper") ? 12 : matchMedia("(pointer: coarse)").matches ? 34 : map.order.length > 150 ? 20 : 24;
@@ -162,7 +162,7 @@ function paintHead(pen, colours) {
     pen.textAlign = "center";
     pen.fillText(whole.format(t), x, 13);
     pen.textAlign = x < 28 ? "left" : x > last * map.cell - 20 ? "right" : "center";
-    if (hasTimes()) pen.fillText(timeTick(t), x < 28 ? 0 : x, 27);
+    if (timesTellRoundsApart()) pen.fillText(timeTick(t), x < 28 ? 4 : x, 27);
   }
   pen.fillStyle = colours.honest;
   for (const t of page.kept) pen.fillRect((t + 0.5) * map.cell - 1.5, map.head - 7, Math.min(3, map.cell * 0.7), 4);

@@ -92,13 +92,17 @@ function honestInRound(round, malicious) {
   return total;
 }
 
-// How many clients each round of a recovery by this method asks, if all answer; `plan` is that of its preset.
-function plannedAsks(page, method, plan, malicious) {
+// [round, how many clients are asked in it] of a recovery by this method, if all answer; `plan` is that of its preset.
+function plannedRounds(page, method, plan, malicious) {
   const honest = (t) => honestIn(page, t, malicious);
   if (method.pace) return paced(page, method.pace, plan.rollback_round, honest);
   if (method.schedule) return scheduled(page, method.schedule, plan.rollback_round, honest);
-  if (method.rounds) return method.rounds.map((t) => Math.min(honest(t), method.each ?? Infinity));
-  return plan.replay.map((step, place) => place >= plan.replay.length - method.settle ? honest(step.round) : asked(step));
+  if (method.rounds) return method.rounds.map((t) => [t, Math.min(honest(t), method.each ?? Infinity)]);
+  return plan.replay.map((step, place) => [step.round, place >= plan.replay.length - method.settle ? honest(step.round) : asked(step)]);
+}
+
+function plannedAsks(page, method, plan, malicious) {
+  return plannedRounds(page, method, plan, malicious).map(([, count]) => count);
 }
 
 // Replay asks a few after 1, 1, 2, 2, 3, 3, … rounds, and everybody in the last.
@@ -106,8 +110,8 @@ function paced(page, { asked, few, longest, settled }, first, honest) {
   const rounds = page.rounds.length;
   const last = rounds - Math.max(1, Math.floor((rounds - first) / settled));
   const counts = [];
-  for (let t = first + 1, n = 2; t < last; t += Math.min(longest, Math.ceil(n / 2)), n++) counts.push(Math.min(asked, Math.max(few, Math.ceil(honest(t) / 2)), honest(t)));
-  for (let t = Math.max(last, first + 1); t < rounds; t++) counts.push(honest(t));
+  for (let t = first + 1, n = 2; t < last; t += Math.min(longest, Math.ceil(n / 2)), n++) counts.push([t, Math.min(asked, Math.max(few, Math.ceil(honest(t) / 2)), honest(t))]);
+  for (let t = Math.max(last, first + 1); t < rounds; t++) counts.push([t, honest(t)]);
   return counts;
 }
 
@@ -118,7 +122,7 @@ function scheduled(page, { pairs }, first, honest) {
   const [warmUp, every, tune] = [within(10, pairs + 1, 20), within(8, 2, 10), within(20, 1, 5)];
   const counts = [];
   for (let t = first; t < rounds; t++) {
-    if (t < first + warmUp || (t - first - warmUp + 1) % every === 0 || t >= rounds - tune) counts.push(honest(t));
+    if (t < first + warmUp || (t - first - warmUp + 1) % every === 0 || t >= rounds - tune) counts.push([t, honest(t)]);
   }
   return counts;
 }

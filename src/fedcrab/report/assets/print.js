@@ -1,6 +1,6 @@
 // On paper: everything at the width of a sheet, folded parts unfolded; or one page for a board.
 
-const [SCREEN_CHART, PAPER_CHART] = [CHART.height, 122]; // pixels
+const [SCREEN_CHART, PAPER_CHART] = [CHART.height, 130]; // pixels
 const MOST_PRINTED = 120; // rows of a table; longer ones stay folded
 
 function preparePrint() {

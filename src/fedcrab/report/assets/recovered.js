@@ -15,7 +15,7 @@ function prepareRecovered() {
 function leadOf({ malicious, methods }) {
   const known = new Set(malicious);
   const names = [...page.facts.order.map(nameOf), ...page.facts.together].filter((id) => known.has(id)).slice(0, 30).join(", ") + (malicious.length > 30 ? " and others" : "");
-  return `Without ${names || "nobody"}: ${plural(methods.length, "recovery", "recoveries")}, evaluated on test data that no client and no method has seen.${supposedIn(methods)}`;
+  return `Without ${malicious.length === 1 ? "client" : "clients"} ${names || "nobody"}: ${plural(methods.length, "recovery", "recoveries")}, evaluated on test data that no client and no method has seen.${supposedIn(methods)}`;
 }
 
 // A recovery may allow for attackers whom nobody named; the page itself counts none.
@@ -51,7 +51,7 @@ function costsTable({ methods }) {
     row.seconds == null ? "–" : `${row.seconds.toFixed(1)} s`, row.bytes ? bytes(row.bytes) : "–",
     row.reference ? "it is the retrained model" : farFromRetrained(row.method),
   ]);
-  return table(["method", "rolled back to", "rounds", "with contact", "client-rounds", "sample gradients", "time", "history", "distance to the retrained model"], rows);
+  return table(["method", "rolled back to round", "rounds", "rounds with contact", "client-rounds", "sample gradients", "time", "history", "distance to the retrained model"], rows);
 }
 
 // Beside how far the poisoned model is from the retrained one, which is what one would otherwise deploy.
@@ -82,7 +82,7 @@ function drawCurve(host, name, curves, which, level) {
     .filter((point) => point.value != null).sort((a, b) => a.work - b.work);
   drawChart(host, {
     label: `${name} after each step of each recovery, against the client-rounds spent. Arrow keys read single steps.`,
-    xs: points.map((point) => point.work), xName: "client-rounds", xMin: 0, xMax: most, yMin: 0, yMax: 1, yFormat: percent,
+    xs: points.map((point) => point.work), xName: "client-rounds spent", xMin: 0, xMax: most, yMin: 0, yMax: 1, yFormat: percent,
     series: [
       ...curves.map((row) => ({ name: row.title, kind: kindOfLine(row, curves), points: row.curve.map((p) => [p[0], p[which] ?? NaN]) })),
       ...(level == null ? [] : [{ name: "poisoned", kind: "poison", points: [[0, level], [most, level]] }]),

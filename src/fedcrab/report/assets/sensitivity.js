@@ -45,7 +45,7 @@ function drawReach(plan) {
   const cropped = most > 0 && high > 4 * most;
   drawChart(host, {
     label: `Poison S and tolerated Φ at each kept round. At the rollback, round ${plan.rollback_round}: S ${percent(sensitivity[index], 1)}, Φ ${percent(threshold[index], 1)} of what the honest clients moved the model by. Arrow keys read single rounds.`,
-    xs: candidates, xName: "model before round", rounds: true, yFormat: percent, xMin: 0, xMax: Math.max(page.rounds.length - 1, 1),
+    xs: candidates, xName: "model before round", yName: "share of honest movement", rounds: true, yFormat: percent, xMin: 0, xMax: Math.max(page.rounds.length - 1, 1),
     yMin: 0, yMax: (cropped ? 4 * most : Math.max(high, most)) * 1.05 || 1,
     series: [
       { name: "tolerated Φ", kind: "honest", points: candidates.map((t, j) => [t, threshold[j]]) },
@@ -91,8 +91,8 @@ function sharesOfClients(plan) {
   ];
 }
 
-function meter(name, share, words, kind) {
+function meter(name, share, words, kind, most = 24) {
   const fill = el("i", { class: kind });
   fill.style.width = `${(100 * Math.max(0, Math.min(1, share))).toFixed(2)}%`;
-  return el("div", { class: "meter" }, el("span", { class: "name", title: name }, shortened(name)), el("span", { class: "track", "aria-hidden": "true" }, fill), el("span", { class: "value" }, words));
+  return el("div", { class: "meter" }, el("span", { class: "name", title: name }, shortened(name, most)), el("span", { class: "track", "aria-hidden": "true" }, fill), el("span", { class: "value" }, words));
 }

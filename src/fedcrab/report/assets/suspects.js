@@ -24,8 +24,9 @@ function suspected(suspects) {
     el("div", { class: "headed" }, el("h3", {}, `${plural(clients.size, "suspect")}, found by detector “${detection.detector}”`), takeSuspects("take-suspects")),
     el("p", { class: "note" }, sentenceOf(detection)),
     reasons.size === 1 ? el("p", { class: "note" }, `What they have in common: ${[...reasons][0]}.`) : null,
+    el("p", { class: "note" }, "Score per client:"),
     el("div", { class: "meters" }, shown.map(([client, row]) => {
-      const line = meter(nameOf(client), row.score / most, number(row.score), "poison");
+      const line = meter(nameOf(client), row.score / most, number(Number(row.score.toPrecision(2))), "poison");
       if (row.reason && reasons.size > 1) line.append(el("span", { class: "why" }, row.reason));
       return line;
     })),
@@ -37,7 +38,7 @@ function suspected(suspects) {
 function takeSuspects(id) {
   const clients = suspectsNow();
   const taken = clients.every((client) => state.marked.has(client));
-  const words = taken ? "The suspects are marked" : `Mark ${clients.length === 1 ? "the suspect" : `all ${whole.format(clients.length)} suspects`}`;
+  const words = taken ? "✓ The suspects are marked" : `Mark ${clients.length === 1 ? "the suspect" : `all ${whole.format(clients.length)} suspects`}`;
   return el("button", { type: "button", id, class: "primary", disabled: taken, click: () => change({ marked: new Set([...state.marked, ...clients]) }) }, words);
 }
 

@@ -12,7 +12,7 @@ function lossChart(plan) {
   const odd = points.filter(([, y]) => !Number.isFinite(y)).length;
   return {
     label: lossLabel(odd),
-    xs, xName: "round", rounds: true,
+    xs, xName: "round", yName: "loss", rounds: true,
     series: [{ name: "loss", kind: "plain", points }],
     bands: facts.windows.filter((_, at) => at % 2 === 0).map(([first, last]) => [first - 0.5, last + 0.5]),
     dots: facts.kept,
@@ -56,7 +56,7 @@ function accuracyChart(plan, known) {
   const attacked = known.some(([, , asr]) => asr != null);
   return {
     label: `Accuracy${attacked ? " and attack success" : ""} of the kept models, measured on test data. Arrow keys read single models.`,
-    xs: known.map(([t]) => t), xName: "model before round", rounds: true, xMin: 0, xMax: page.rounds.length,
+    xs: known.map(([t]) => t), xName: "model before round", yName: attacked ? "share of test examples" : "accuracy", rounds: true, xMin: 0, xMax: page.rounds.length,
     yMin: 0, yMax: 1, yFormat: percent,
     series: [
       { name: "accuracy", kind: "honest", points: known.map(([t, ta]) => [t, ta]) },

@@ -32,6 +32,11 @@ function trainingSpan() {
   return { from, to, long: to - from > 2 * DAY, short: to - from < 600 };
 }
 
+// Whether times on an axis tell anything: ten ticks of a training of seconds would all be the same.
+function timesTellRoundsApart() {
+  return hasTimes() && trainingSpan().to - trainingSpan().from >= 30;
+}
+
 // The label of a round on an axis; nothing where the ledger has no times.
 function timeTick(t) {
   const at = timeBefore(Math.max(0, Math.min(page.rounds.length, t)));
