@@ -169,13 +169,13 @@ def test_demo_and_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     @contextmanager
     def watched(*given: Any) -> Iterator[Any]:
         with run_demo(*given) as result:
-            results.append(result)
+            results.append(result.to_table())
             yield result
 
     monkeypatch.setattr("fedcrab.cli.demo.run_demo", watched)
     (command, expected) = next(s for s in sessions(ROOT / "docs" / "commands.md") if s[0] in ELSEWHERE)
     assert_shown(expected, fedcrab(*command.split()[1:], cwd=tmp_path).stdout)
-    shown = json.loads(json.dumps(results[0].to_table(), allow_nan=False))
+    shown = json.loads(json.dumps(results[0], allow_nan=False))
     rows = {row["method"]: row for row in shown["methods"]}
     names = ["poisoned", "retrain", "retrain-few", "finetune", "subtract-and-distil", "federaser"]
     names += ["fedrecover", "replay", "crab-paper", "crab-hardened"]

@@ -61,7 +61,7 @@ def test_a_name_wider_than_the_terminal_stays_in_one_piece() -> None:
     name = "CN=" + "x" * 100
     table = FittedTable("Title", "client", "score", Column("", left=True, name="the bars"))
     table.add_row(Text(name), "1.5", "███")
-    assert drawn(table, 60) == ["Title", name, "  score: 1.5", "  the bars: ███"]
+    assert drawn(table, 60) == ["Title", name, "  score: 1.5 · ███"]
 
 
 def test_a_row_has_a_cell_for_every_column() -> None:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 PROSE = 24  # characters that a column of sentences gets at least, where it has that many
-INDENT = "  "
+INDENT, BETWEEN = "  ", Text(" · ")
 Cell = str | Text
 
 
@@ -66,7 +67,7 @@ class FittedTable:
             yield Text(self.title, style="bold")
         found = self.fit(options.max_width)
         if found is None:
-            yield from self._blocks()
+            yield from self._blocks(options.max_width)
         else:
             yield self._drawn(found)
             if left_out := self._left_out(found, options.max_width):
@@ -154,13 +155,32 @@ class FittedTable:
             style="dim",
         )
 
-    def _blocks(self) -> Iterator[RenderableType]:
-        """Each row on lines of its own: the first cell in one piece, the others behind their headings."""
+    def _blocks(self, width: int) -> Iterator[RenderableType]:
+        """Each row in two lines or more: its name in one piece, then figures, then each sentence."""
         for row in self.rows:
             yield Text(row[0].plain, style="bold", no_wrap=True, overflow="ignore")
-            for column, cell in zip(self.columns[1:], row[1:], strict=True):
-                if cell.plain:
-                    yield Text.assemble(INDENT, f"{column.called}: " if column.called else "", cell)
+            cells = [pair for pair in zip(self.columns[1:], row[1:], strict=True) if pair[1].plain]
+            for line in _in_lines([_named(*pair) for pair in cells if not pair[0].prose], width):
+                yield Text.assemble(INDENT, line)
+            for pair in cells:
+                if pair[0].prose:
+                    yield Padding(_named(*pair), (0, 0, 0, len(INDENT)), expand=False)
+
+
+def _named(column: Column, cell: Text) -> Text:
+    """A cell behind its heading; a bar needs none."""
+    return Text.assemble(f"{column.head}: ", cell) if column.head else cell
+
+
+def _in_lines(figures: Sequence[Text], width: int) -> list[Text]:
+    """Figures side by side, as many on a line as fit."""
+    lines: list[list[Text]] = []
+    for figure in figures:
+        if lines and cell_len(BETWEEN.join([*lines[-1], figure]).plain) + len(INDENT) <= width:
+            lines[-1].append(figure)
+        else:
+            lines.append([figure])
+    return [BETWEEN.join(line) for line in lines]
 
 
 def _longest_word(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The command line: the commands in the order of the work, and what becomes of whatever goes wrong.
+"""The command line: the commands in the order of the work, and how errors end.
 
 A command is the module of its name, which is imported when it is called: the others cost nothing.
 """
@@ -6,6 +6,7 @@ A command is the module of its name, which is imported when it is called: the ot
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Annotated
 
 import click
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from fedcrab import __version__
 from fedcrab.errors import FedcrabError
@@ -22,30 +23,45 @@ from fedcrab.extras import missing_package
 from fedcrab.terminal import never_fail_to_print, tell_aside
 
 COMMANDS = {  # each with the first sentence of its help
-    "demo": "A training with hidden attackers, recorded; then every way to recover from them, side by side.",
-    "train": "Train a simulated fleet, attackers and all, and record it.",
-    "show": "Rounds, windows, what is kept, clients, bytes.",
+    "demo": "Show a training under attack, and every way to recover from it, side by side.",
+    "train": "Train simulated clients, attackers included, and record the training.",
+    "show": "Show a history: rounds, windows, kept models, clients, bytes.",
     "detect": "Who seems to be malicious, how sure that is and why; or that there is no sign of attack.",
     "audit": "Is there a trigger in the model: for which class, how small, how sure, since which round.",
-    "plan": "How far to roll back, what would be replayed and at what cost; nothing is run.",
-    "recover": "Rebuild the model with the honest clients of a simulated fleet.",
-    "evaluate": "Accuracy, what is left of the attack, membership, trigger, cost: poisoned beside recovered.",
+    "plan": "Decide how far to roll back, and what each method would cost; nothing is run.",
+    "recover": "Rebuild the model with the honest simulated clients.",
+    "evaluate": "Measure the recovered models: accuracy, attack success, membership, trigger, cost.",
     "certify": "State what is proven about a recovery and under which assumptions, "
     "bound to history and models by hash.",
     "verify": "Check every byte of a history against its hashes, "
     "or recompute a certificate from its history.",
     "seal": "Check a history and sign its head, so that nobody without the key can rewrite it unnoticed.",
-    "report": "Write one HTML file that shows the incident and answers while you click: "
-    "no server, no network.",
+    "report": "Write the incident page: one HTML file that needs no server and no network.",
     "bench": "Run a matrix of experiments; finished cells are not computed again.",
     "reproduce": "The paper's tables and figures, its numbers beside ours, and which of its claims hold.",
 }
 
 
+LONGEST_METAVAR = 24  # characters of choices beside an option; more are told in its help
+LINE_WITHIN_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
+
+
 def load_command(name: str) -> click.Command:
     """A command as it is called, from the module of its name."""
     group = typer.main.get_group(import_module(f"fedcrab.cli.{name}").app)
-    return group.commands[name]
+    command = group.commands[name]
+    command.help = LINE_WITHIN_PARAGRAPH.sub(" ", command.help or "")  # a terminal breaks lines where it must
+    for parameter in command.params:
+        _tell_choices(parameter)
+    return command
+
+
+def _tell_choices(parameter: click.Parameter) -> None:
+    """Many choices are listed in an option's help, where no name is broken."""
+    choices = getattr(parameter.type, "choices", ())
+    if isinstance(parameter, TyperOption) and len("|".join(choices)) > LONGEST_METAVAR:
+        parameter.metavar = (parameter.name or "").upper()
+        parameter.help = f"{parameter.help} One of: {', '.join(choices)}."
 
 
 class Commands(TyperGroup):
@@ -72,7 +88,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     help="Recover a federated-learning model after poisoning.",
-    epilog="Begin with: fedcrab demo",
+    epilog="Start with: fedcrab demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -94,7 +110,7 @@ def version(
 
 
 def main() -> None:
-    """Run a command; whatever goes wrong is one sentence and an exit code."""
+    """Run a command; any error is one sentence and an exit code."""
     never_fail_to_print()
     code = _run(sys.argv[1:])
     with suppress(ValueError):  # not in the main thread: signals are somebody else's
@@ -123,7 +139,7 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         return _mistake(error)
     if result == INTERRUPTED:  # typer turns Ctrl-C into this
-        return _fail("interrupted; what was recorded is whole", INTERRUPTED)
+        return _fail("interrupted; everything recorded so far is whole", INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 
@@ -131,7 +147,7 @@ def _mistake(error: Exception) -> int:
     if os.environ.get("FEDCRAB_DEBUG"):
         raise error
     kind = type(error).__name__
-    return _fail(f"a mistake in fedcrab itself ({kind}: {error}); FEDCRAB_DEBUG=1 shows where", 1)
+    return _fail(f"an error in fedcrab itself ({kind}: {error}); FEDCRAB_DEBUG=1 shows where", 1)
 
 
 def _refused_by_the_system(error: OSError) -> str:

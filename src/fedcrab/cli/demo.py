@@ -21,7 +21,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record a training with hidden attackers, then compare every way to recover from it."""
+    """Show a training under attack, and every way to recover from it, side by side."""
     with Progress(quiet=as_json) as progress, run_demo(out, progress) as result:
         progress.stop()
         if as_json:

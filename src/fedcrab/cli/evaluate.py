@@ -19,14 +19,17 @@ app = typer.Typer()
 @app.command(epilog="Example: fedcrab evaluate recovered")
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote.")],
-    membership: Annotated[bool, typer.Option(help="Membership inference too: a shadow training.")] = True,
+    membership: Annotated[
+        bool, typer.Option(help="Measure membership inference too, by a shadow training.")
+    ] = True,
     audit: Annotated[
-        bool, typer.Option(help="Look for a planted trigger in each model, and try the history's own.")
+        bool,
+        typer.Option(help="Look for a trigger in each model, and try that of the poisoned model on it."),
     ] = True,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy, what is left of the attack, membership, trigger, cost: poisoned beside recovered."""
+    """Measure the recovered models: accuracy, attack success, membership, trigger, cost."""
     need_extra("simulate", "'evaluate'")
     history_of(directory, recoveries_in(directory))
     with Progress(quiet=as_json) as progress:

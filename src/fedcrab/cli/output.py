@@ -1,7 +1,4 @@
-"""Arguments and options that several commands have.
-
-What goes to standard output.
-"""
+"""Arguments and options that several commands share, and how they print."""
 
 from __future__ import annotations
 
@@ -48,32 +45,33 @@ Malicious = Annotated[
     typer.Option(
         metavar="IDS",
         autocompletion=complete_clients,
-        help="Ids of the malicious clients: 3,7, or 3@20 from round 20 on. An id with a comma is quoted as "
-        "in CSV: '\"CN=a,O=b\",7'. @FILE reads them from a file, - from a pipe. Can be repeated.",
+        help="Ids of the malicious clients: 3,7; 3@20 means from round 20 on. Quote an id with a comma as in "
+        "CSV: '\"CN=a,O=b\",7'. @FILE reads ids from a file, - from a pipe. Can be repeated.",
     ),
 ]
 Since = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="ROUND", help="Malicious from this round on; before it they count as honest. Or 3@20 for one."
+        metavar="ROUND", help="They are malicious from this round on and honest before; 3@20: only client 3."
     ),
 ]
-Epsilon = Annotated[float | None, typer.Option(help="ε of noise on the rollback model.")]
-Delta = Annotated[float | None, typer.Option(help="δ of noise on the rollback model.")]
+Epsilon = Annotated[float | None, typer.Option(help="Start from a noised rollback model: ε.")]
+Delta = Annotated[float | None, typer.Option(help="Start from a noised rollback model: δ.")]
 Unfound = Annotated[
     str | None,
     typer.Option(metavar="COUNT", help="Allow for this many undetected attackers: 2, or 20% of all."),
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=0, help="Worker processes; default: FEDCRAB_WORKERS, or one per core.")
+    int | None,
+    typer.Option(min=0, metavar="N", help="Worker processes; default: FEDCRAB_WORKERS, or one per core."),
 ]
 HistoryPlace = Annotated[
     Path | None, typer.Option("--history", metavar="DIR", help="Where the history is, if it was moved.")
 ]
 Retrained = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="A retraining; default: the folder 'retrain' beside.")
+    Path | None, typer.Option(metavar="DIR", help="A retraining; default: the folder 'retrain' next to it.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 PIPED = 120  # columns where there is no terminal, unless COLUMNS says otherwise

@@ -44,19 +44,26 @@ def plan_command(
     directory: HistoryOrRecovery,
     malicious: Malicious,
     since: Since = None,
-    preset: Annotated[PresetOption, typer.Option(help="The decision to take.")] = PresetOption.hardened,
-    beta: Annotated[float | None, typer.Option(help="Tolerated poison, as a share of honest work.")] = None,
-    evidence: Annotated[EvidenceOption | None, typer.Option(help="What counts as evidence.")] = None,
-    rule: Annotated[RuleOption | None, typer.Option(help="Which record wins.")] = None,
+    preset: Annotated[PresetOption, typer.Option(help="Which decision is taken.")] = PresetOption.hardened,
+    beta: Annotated[
+        float | None, typer.Option(help="Tolerated poison, as a share of honest movement.")
+    ] = None,
+    evidence: Annotated[
+        EvidenceOption | None, typer.Option(help="Count all rounds and clients, or only the stored ones.")
+    ] = None,
+    rule: Annotated[
+        RuleOption | None,
+        typer.Option(help="Roll back before S first exceeds Φ, or to the last record with S ≤ Φ."),
+    ] = None,
     unfound: Unfound = None,
-    curves: Annotated[bool, typer.Option("--curves", help="Show S and Φ of every record.")] = False,
+    curves: Annotated[bool, typer.Option("--curves", help="Show S and Φ for every record.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """How far to roll back, what would be replayed and at what cost; nothing is run.
+    """Decide how far to roll back, and what each method would cost; nothing is run.
 
-    Both presets are shown; --beta, --evidence, --rule and --unfound change the chosen one. After a recovery,
-    when more attackers are found: of what 'recover' wrote, the plan is over its history, and those of before
-    count too.
+    Both presets are shown; --beta, --evidence, --rule and --unfound change the chosen one. If more attackers
+    are found after a recovery, give the folder that 'recover' wrote: the plan is made for its history, and
+    the clients that were named then are added.
     """
     history, earlier = open_history_or_recovery(directory)
     begun = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
@@ -98,6 +105,7 @@ def _print_next_step(
     ids = ",".join(f"{c}@{t}" if t and quoted(c) == c else quoted(c) for c, t in begun.items())
     if notes.startswith('{"flower":'):
         config = {"mode": "recover", "malicious": ids, "history": history.path.absolute()}
+        config["recovered"] = Path("recovered").absolute()
         told = " ".join(f"{name}='{value}'" for name, value in config.items())
         print_next("flwr", "run", ".", "--run-config", told, "--stream")
     elif notes.startswith('{"nvflare":'):

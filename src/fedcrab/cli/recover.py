@@ -42,12 +42,12 @@ app = typer.Typer()
 def recover(
     directory: HistoryOrRecovery,
     malicious: Malicious,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write what is recovered.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write the recovered models.")],
     method: Annotated[
         str | None,
         typer.Option(
             click_type=Choice((*METHODS, "all")),
-            help="How to rebuild it; default: replay where the history keeps the updates, otherwise "
+            help="How to rebuild the model; default: replay if the history keeps every update, otherwise "
             "crab-hardened.",
         ),
     ] = None,
@@ -67,16 +67,16 @@ def recover(
         bool,
         typer.Option(
             "--anchor",
-            help="Keep every answer and ask all once more at the result: the certificate proves more.",
+            help="Keep every answer, and ask everybody once more at the result: more can be proven.",
         ),
     ] = False,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild the model with the honest clients of a simulated fleet.
+    """Rebuild the model with the honest simulated clients.
 
-    Each step is saved: the same command resumes after an interruption, and the result is bit-identical.
-    --epsilon and --delta have it begin at a noised rollback model; the certificate states what that gives.
+    Each step is saved: the same command resumes after an interruption, and the result is bit-identical. With
+    --epsilon and --delta it starts from a noised rollback model; the certificate states what that gives.
     """
     need_extra("simulate", "'recover' with simulated clients")
     from fedcrab.certificate.noise import budget
@@ -125,7 +125,7 @@ def _models(rows: list[dict[str, Any]], out: Path) -> list[RenderableType]:
             table.add_row(name, digest[:16], f"{out / name / MODEL}")
         lines.append(table)
     if best is None:
-        return [*lines, "Deploy none of them yet: too much of the attack is left."]
+        return [*lines, "Do not deploy any of them yet: too much of the attack is left."]
     why = why_best(best, list(recovered.values()))
     place = Text(printable(f"Deploy: {out / best / MODEL}"), no_wrap=True)
     return [*lines, place, Text(f"sha256: {hashes[best]}", no_wrap=True), f"By {best}{why and ': '}{why}."]

@@ -26,7 +26,7 @@ app = typer.Typer()
 @app.command(epilog="Example: fedcrab report my-history -o incident.html")
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The page.")] = Path(
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")] = Path(
         "incident.html"
     ),
     malicious: Annotated[
@@ -39,20 +39,21 @@ def report(
     ] = None,
     since: Since = None,
     recovered: Annotated[
-        Path | None, typer.Option("--recovered", metavar="DIR", help="What 'recover' wrote.")
+        Path | None,
+        typer.Option("--recovered", metavar="DIR", help="Show these recoveries too: what 'recover' wrote."),
     ] = None,
     accuracy: Annotated[
         bool, typer.Option("--accuracy", help="Evaluate the kept models too, on simulated test data.")
     ] = False,
     key: Annotated[
-        Path | None, typer.Option(help="Check the certificates' signatures by this public key (PEM).")
+        Path | None, typer.Option(help="Check the certificates' signatures with this public key (PEM).")
     ] = None,
     title: Annotated[str, typer.Option(help="Title of the incident; default: the history's name.")] = "",
     owner: Annotated[str, typer.Option(help="Who owns the incident.")] = "",
-    status: Annotated[str, typer.Option(help="Where it stands, in your own words: contained.")] = "",
+    status: Annotated[str, typer.Option(help="Its state, in your own words, such as: contained.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML file that shows the incident and answers while you click: no server, no network."""
+    """Write the incident page: one HTML file that needs no server and no network."""
     from fedcrab.report.page import Incident, find, page_data, write_page
 
     incident = Incident(title, owner, status)

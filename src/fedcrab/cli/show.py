@@ -23,10 +23,10 @@ app = typer.Typer()
 @app.command(epilog="Example: fedcrab show my-history")
 def show(
     directory: Directory,
-    everything: Annotated[bool, typer.Option("--all", help="Every row of a long history.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every row of a long history.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rounds, windows, what is kept, clients, bytes."""
+    """Show a history: rounds, windows, kept models, clients, bytes."""
     history = History.open(directory)
     if as_json:
         print_json(to_table(history))

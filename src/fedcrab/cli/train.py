@@ -17,10 +17,17 @@ app = typer.Typer()
 
 @app.command(epilog="Example: fedcrab train paper-mnist --history my-history --set attack.fraction=0.5")
 def train(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or the name of a preset.")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A TOML file, or a preset: digits, paper-mnist, paper-fashion-mnist, paper-cifar10.",
+        ),
+    ],
     directory: Annotated[Path, typer.Option("--history", metavar="DIR", help="Where to record.")],
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting: rounds=10, attack.fraction=0.5."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted training.")] = False,
     head_every: Annotated[
@@ -30,9 +37,9 @@ def train(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a simulated fleet, attackers and all, and record it.
+    """Train simulated clients, attackers included, and record the training.
 
-    Ctrl-C leaves a whole history; --resume continues it, with the same bits as without the interruption.
+    Ctrl-C leaves a whole history; --resume continues it, bit-identical to an uninterrupted run.
     """
     need_extra("simulate", "'train'")
     from fedcrab.experiment.config import load_config
@@ -65,6 +72,6 @@ def _check_place(directory: Path, resume: bool) -> None:
         if resume or not begun.rounds:
             return
     if Path.cwd().is_relative_to(directory.resolve()):
-        raise HistoryError(f"{directory}: a history needs a directory of its own; name a new one")
+        raise HistoryError(f"{directory}: a history needs its own directory; name a new one")
     if taken:
-        raise HistoryError(f"{directory}: there is something already; choose another place, or resume it")
+        raise HistoryError(f"{directory}: this directory is not empty; choose another one, or use --resume")

@@ -38,7 +38,7 @@ def verify(
     place: Annotated[Path, typer.Argument(metavar="PATH", help="A history, a certificate or its folder.")],
     history: HistoryPlace = None,
     retrained: Retrained = None,
-    key: Annotated[Path | None, typer.Option(help="Check the signature by this public key (PEM).")] = None,
+    key: Annotated[Path | None, typer.Option(help="Check the signature with this public key (PEM).")] = None,
     head: Annotated[
         str | None, typer.Option(metavar="HASH", help="A head noted elsewhere; it must be in the chain.")
     ] = None,

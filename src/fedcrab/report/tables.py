@@ -333,8 +333,8 @@ def warnings_lines(plans: Mapping[str, Plan]) -> list[Text]:
 
 
 def number(value: float) -> str:
-    """A number as people read it."""
-    return "nan" if isnan(value) else f"{value:.4g}"
+    """A number as people read it; a dash where it is not known."""
+    return "-" if isnan(value) else f"{value:.4g}"
 
 
 def size(count: float) -> str:
