@@ -284,7 +284,7 @@ def recover(
     return recover_on_clients(
         history if isinstance(history, History) else History.open(history),
         fleet,
-        malicious=sorted(malicious),
+        malicious=[malicious] if isinstance(malicious, str) else sorted(malicious),
         out=Path(out),
         tell=logging.getLogger("fedcrab").info,
         method=method,

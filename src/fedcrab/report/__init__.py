@@ -34,7 +34,8 @@ def report(
         source, recovered = source.plan.history, recovered or source.path
     place = None if recovered is None else Path(recovered)
     history, found = (source, place) if isinstance(source, History) else find(Path(source), place)
-    facts = page_data(history, malicious, found, since=since, incident=Incident(title, owner, status))
+    marked = [malicious] if isinstance(malicious, str) else malicious
+    facts = page_data(history, marked, found, since=since, incident=Incident(title, owner, status))
     write_page(Path(out), facts)
     return Path(out)
 

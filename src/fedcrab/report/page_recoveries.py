@@ -82,8 +82,9 @@ def _recovery(folder: RecoveryFolder) -> dict[str, Any]:
     }
 
 
-def _numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
-    return {name: _number(row.get(name)) for name in NUMBERS}
+def _numbers(row: Mapping[str, Any]) -> dict[str, float | bool | None]:
+    told = {name: _number(row.get(name)) for name in NUMBERS}
+    return {**told, "misrIsChance": row.get("misr_beyond_chance") is False}
 
 
 def _number(value: object) -> float | None:

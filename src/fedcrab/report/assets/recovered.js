@@ -31,7 +31,7 @@ function outcomesOf({ poisoned, methods }) {
   return rows.map((row) => el("article", { class: row.bad ? "outcome bad" : "outcome" },
     el("h3", {}, row.title),
     el("dl", {}, outcome("Accuracy", percent(row.ta, 1)), row.asr == null ? null : outcome("Attack success", percent(row.asr, 1)),
-      row.misr == null ? null : outcome("Membership inferred", percent(row.misr, 1)),
+      row.misr == null ? null : outcome("Membership inferred", row.misrIsChance ? "as by chance" : percent(row.misr, 1)),
       row.bad ? null : outcome("Client-rounds", row.client_rounds == null ? "–" : whole.format(row.client_rounds)))));
 }
 
