@@ -89,7 +89,7 @@ function gridOf(area, spec, width) {
     svg("text", { class: "tick", x: area.x(value), y: bottom + 16, "text-anchor": "middle" }, whole.format(value)),
     spec.times ? svg("text", { class: "tick clock", x: area.x(value), y: bottom + 30, "text-anchor": anchor(value) }, timeTick(value)) : null,
   ]);
-  const unit = spec.yName ? svg("text", { class: "axis", x: 4, y: 11 }, spec.yName) : null;
+  const unit = spec.yName ? svg("text", { class: "tick unit", x: 4, y: 11 }, spec.yName) : null;
   const words = spec.times ? `${spec.xName} · ${axisDay()}` : spec.xName;
   const name = svg("text", { class: "axis", x: width - CHART.right, y: CHART.height + (spec.times ? CLOCKS : 0) - 3, "text-anchor": "end" }, words);
   return [across, along, name, unit].flat(2).filter(Boolean);
