@@ -2,9 +2,9 @@
 
 usage: python benchmarks/page.py [--clicks N]
 
-Synthetic histories of 20 clients × 1,000 rounds and 1,000 clients × 100 rounds. A click is timed by the
+Synthetic histories of 20 clients × 1,000 rounds, 1,000 × 100 and 5,000 × 10. A click is timed by the
 browser's own clock, from the event to the end of all handlers ("answered") and to the frame after which the
-new picture is on the screen ("shown"). Needs Chromium and Playwright (`make browser` installs both).
+new picture is on the screen ("shown"). Needs Chromium and Playwright (`make test` installs both).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from playwright.sync_api import sync_playwright
 from fedcrab import History, Round, Updates
 from fedcrab.report.page import page_data, write_page
 
-SIZES = ((20, 1000), (1000, 100))
+SIZES = ((20, 1000), (1000, 100), (5000, 10))
 PARAMETERS = 2000
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 CLICK = """(button) => new Promise((done) => {
