@@ -157,7 +157,7 @@ def warned(found: object, word: str) -> bool:
 
 def test_warnings(tmp_path: Path) -> None:
     history = golden(tmp_path / "median", aggregation="median")
-    assert warned(plan(history, {"m"}), "made by median")
+    assert warned(plan(history, {"m"}), "aggregated by median")
     left = plan(history, {"m"}, beta=100)
     assert left.poison_left == pytest.approx(0.5)  # s = 0 + 2 and φ = 1 + 1 in the two rounds before
     assert warned(left, "before round 2: 50.0% of all movement up to there came from m")
@@ -186,7 +186,7 @@ def test_a_client_that_was_always_turned_away_has_no_influence(tmp_path: Path) -
     updates = Updates(("a", "b"), np.ones((2, 1), np.float32), np.ones(2))
     with History.create(tmp_path / "h", model, initial_loss=1.0) as history:
         history.record(Round(0, model, updates, model + 1, 1.0, 0.1, (Rejection("z", "was late"),)))
-    assert warned(plan(history, {"z"}), "Never let into a round, so without influence: z")
+    assert warned(plan(history, {"z"}), "Rejected from every round, so without influence: z")
 
 
 def test_an_open_history_can_be_planned_from(tmp_path: Path) -> None:

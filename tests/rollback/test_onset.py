@@ -56,7 +56,7 @@ def test_who_acts_now_and_then_is_found_at_the_first_act(tmp_path: Path) -> None
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_made_up(seed: int, tmp_path: Path) -> None:
     found = onset(recorded(tmp_path / "h", push(ROUNDS), spread=0.5, seed=seed), BAD)
-    assert found == Onset(None, why="what they sent is not told from what others send")
+    assert found == Onset(None, why="their updates do not visibly differ from those of the others")
 
 
 def test_it_is_the_same_every_time_and_whoever_asks_first(tmp_path: Path) -> None:

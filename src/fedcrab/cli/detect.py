@@ -58,9 +58,9 @@ def detection_tables(detection: Detection, *, everything: bool = False) -> Seque
 def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None = None) -> list[Text]:
     """When the named clients began, as far as that is visible; ``saving`` is the plan that it would allow."""
     if found.round is None or found.certain is None:
-        return [Text(f"When they began cannot be told: {found.why}.")]
+        return [Text(f"It is not clear when they began: {found.why}.")]
     if late := sorted((c for c, t in since.items() if t > found.certain), key=natural):
-        told = f"! They stand apart by round {found.certain} already, and are taken for honest until later: "
+        told = f"! They differ from the others by round {found.certain}, but count as honest until later: "
         return [Text(told + ", ".join(late), style="yellow")]
     if since or found.round == 0:
         return [Text(f"They stand apart from the others from round {found.round} on.")]
@@ -72,7 +72,7 @@ def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None
     return [
         Text(
             f"{seen}. If you know that they were honest until then, --since {found.round}{cost}. Somebody "
-            "who hides has no visible beginning."
+            "who hides has no visible start."
         )
     ]
 

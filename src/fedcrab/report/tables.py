@@ -300,8 +300,8 @@ def _trigger(found: Mapping[str, Any] | None) -> str:
 
 CHANCE = "chance"
 MISR_NOTE = (
-    f"MISR {CHANCE}: membership in the malicious clients' data is told no better than by guessing. "
-    "Other figures mean something only beside that of the retrained model."
+    f"MISR {CHANCE}: examples of the malicious clients are recognised no better than by guessing. "
+    "Other MISR figures mean something only beside that of the retrained model."
 )
 
 

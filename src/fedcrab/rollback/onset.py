@@ -144,7 +144,7 @@ def _crossing(sums: Matrix64, there: NDArray[np.bool_], threshold: float) -> Ons
     """The first sum above the threshold, back to where it left 0."""
     above = np.flatnonzero(sums > threshold)
     if not len(above):
-        return Onset(None, why="what they sent is not told from what others send")
+        return Onset(None, why="their updates do not visibly differ from those of the others")
     certain = int(above[0])
     begin = certain
     while begin > 0 and (sums[begin - 1] > 0 or not there[begin]):

@@ -24,14 +24,14 @@ SENTENCES = {
     ),
     "advice": "; decide by evidence 'all'",
     "unfound": (
-        "Up to {count} beyond those named are supposed to be malicious: S is the most and Φ the least that "
-        "any choice of that many can make of them. Nobody knows who they are, so they take part in recovery; "
-        "a robust rule there keeps them from doing it again."
+        "The plan allows for up to {count} undetected attackers beyond those named: S is the largest and Φ "
+        "the smallest value over every choice of that many clients. Nobody knows who they are, so they take "
+        "part in the recovery; a robust aggregation rule limits what they can do there."
     ),
-    "never_let_in": "Never let into a round, so without influence: {clients}.",
+    "never_let_in": "Rejected from every round, so without influence: {clients}.",
     "recovered_before": (
-        "Round {rounds} starts from another model than the round before left: a recovery. What was done "
-        "before it is counted as if it were still there; the plan may go back further than it must.{gone}"
+        "Round {rounds} starts from another model than the round before it ended with: the model was "
+        "recovered there. Earlier rounds still count, so the plan may go back further than necessary.{gone}"
     ),
     "gone": " Not seen since: {clients}; name them too if they were found then.",
     "nobody_left": "No honest client was selected in round {rounds}; replay skips it.",
@@ -92,8 +92,8 @@ def caveats_of_the_history(history: History) -> Iterator[str]:
     charter = history.charter
     if charter.aggregation != "fedavg":
         yield (
-            f"The aggregates were made by {charter.aggregation}; the influence shown is that on the "
-            "weighted mean, not on what this rule made of it."
+            f"The server aggregated by {charter.aggregation}; the influence shown is that on the weighted "
+            "mean, not on the result of this rule."
         )
     if any(entry.coordinates.sketched for entry in history.rounds):
         error = sketch_error(charter.sketch_size)
