@@ -38,7 +38,8 @@ COMMANDS = {  # each with the first sentence of its help
     "seal": "Check a history and sign its head, so that nobody without the key can rewrite it unnoticed.",
     "report": "Write the incident page: one HTML file that needs no server and no network.",
     "bench": "Run a matrix of experiments; finished cells are not computed again.",
-    "reproduce": "The paper's tables and figures, its numbers beside ours, and which of its claims hold.",
+    "reproduce": "Reproduce the paper's tables and figures; "
+    "show its numbers beside ours and which claims hold.",
 }
 
 
