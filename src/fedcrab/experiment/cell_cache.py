@@ -29,8 +29,8 @@ from fedcrab.experiment.suite import ResolvedMethod, defaults
 from fedcrab.files import append_line, file_errors, make_directory, open_regular, read_regular
 
 # Increased whenever the same configuration gives other numbers; every cell of that model is computed again.
-NUMERICS = {"softmax": 2, "mlp": 2}
-NUMERICS_OF_OTHERS = 3
+NUMERICS = {"softmax": 2, "mlp": 2, "cnn": 3}
+NUMERICS_OF_OTHERS = 4
 LENGTH = 24  # hexadecimal digits of a key
 
 

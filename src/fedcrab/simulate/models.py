@@ -205,10 +205,10 @@ def only_plain_layers(module: nn.Module, kinds: Container[type[nn.Module]]) -> T
     """A Sequential of layers of these kinds as torch makes them, every weight of its own and trained."""
     if type(module) is not nn.Sequential or any(type(step) not in kinds for step in module):
         return False
-    return all(map(_as_made, module.modules())) and _weights_of_its_own(module)
+    return all(map(as_made, module.modules())) and _weights_of_its_own(module)
 
 
-def _as_made(module: nn.Module) -> bool:
+def as_made(module: nn.Module) -> bool:
     """Without hooks, and no function put in place of its own."""
     return "forward" not in vars(module) and not any(getattr(module, hooks) for hooks in HOOKS)
 

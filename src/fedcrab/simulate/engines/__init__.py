@@ -8,7 +8,15 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from fedcrab.simulate.engines.cnn import ChannelsLast, CnnEngine, batch_last, rewritten
+from fedcrab.simulate.engines.cnn import (
+    ChannelsLast,
+    CnnEngine,
+    batch_last,
+    channels_last,
+    in_channels_last,
+    rewritten,
+    takes_channels_last,
+)
 from fedcrab.simulate.engines.mlp import MlpEngine, layers_of
 from fedcrab.simulate.engines.plain import Engine, LocalTraining, PlainEngine
 from fedcrab.simulate.machine import Workplace
@@ -36,6 +44,8 @@ def engine_for(
     network = rewritten(module)
     if network is not None:
         return CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
+    if takes_channels_last(module):
+        return PlainEngine(in_channels_last(module), local, seed=seed, arranged=channels_last)
     return PlainEngine(module, local, seed=seed)
 
 

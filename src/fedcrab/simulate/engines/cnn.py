@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,9 @@ from torch import Tensor, nn
 from fedcrab.simulate.engines.cnn_layers import Bias, CnnLayer, Dense, Pool, Relu, Shape, UnfoldedConvolution
 from fedcrab.simulate.engines.fourier import FourierConvolution, fourier_is_faster
 from fedcrab.simulate.engines.plain import LocalTraining, Sgd, Task, orders
-from fedcrab.simulate.models import only_plain_layers, read, write
+from fedcrab.simulate.models import Residual, as_made, only_plain_layers, read, write
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class BatchLast:
@@ -149,11 +151,29 @@ def rewritten(module: nn.Module) -> nn.Sequential | None:
     for place in range(1, len(steps)):
         if isinstance(steps[place], nn.MaxPool2d) and isinstance(steps[place - 1], nn.ReLU):
             steps[place - 1], steps[place] = steps[place], steps[place - 1]
-    swapped = nn.Sequential(*steps)
-    for parameter in swapped.parameters():
+    return in_channels_last(nn.Sequential(*steps))
+
+
+def in_channels_last(module: Module) -> Module:
+    """The same module, the weights of its convolutions with channels innermost in memory."""
+    for parameter in module.parameters():
         if parameter.dim() == 4:
             parameter.data = channels_last(parameter.data)
-    return swapped
+    return module
+
+
+BLIND = (*KNOWN, nn.BatchNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Identity)
+CONTAINERS = (nn.Sequential, Residual)
+
+
+def takes_channels_last(module: nn.Module) -> bool:
+    """Whether a module has convolutions, and nothing in it sees how numbers lie in memory.
+
+    A user's own ``forward`` may: after a convolution in channels_last ``x.view(n, -1)`` fails.
+    """
+    steps = list(module.modules())
+    known = all(type(step) in (*BLIND, *CONTAINERS) and as_made(step) for step in steps)
+    return known and any(isinstance(step, nn.Conv2d) for step in steps)
 
 
 def channels_last(images: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ for small CNNs. Each client's result depends on (seed, round, client, start, its
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -104,13 +104,21 @@ class Sgd:
 
 
 class PlainEngine:
-    """What every other engine must equal."""
+    """What every other engine must equal. ``arranged`` lays out a batch in memory as the module likes it."""
 
     together = 1
 
-    def __init__(self, module: nn.Module, local: LocalTraining, *, seed: int, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        local: LocalTraining,
+        *,
+        seed: int,
+        device: str = "cpu",
+        arranged: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         self._module, self._local, self._seed = module.to(device), local, seed
-        self._device = torch.device(device)
+        self._device, self._arranged = torch.device(device), arranged
         self._tensors = list(tensors(module).values())
         self._parameters = [p for p in module.parameters() if p.requires_grad]
 
@@ -139,5 +147,5 @@ class PlainEngine:
             torch.manual_seed(seed)
 
     def _gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor | None]:
-        loss = nn.functional.cross_entropy(self._module(x), y)
+        loss = nn.functional.cross_entropy(self._module(self._arranged(x) if self._arranged else x), y)
         return torch.autograd.grad(loss, self._parameters, allow_unused=True)
