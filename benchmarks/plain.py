@@ -1,9 +1,10 @@
-"""The plain loop, which trains any module, against a bare torch loop: in one process, taking turns.
+"""Models that no fast path knows, in the plain loop, against a bare torch loop: in one process, taking turns.
 
-usage: python benchmarks/plain.py [--turns N]
+usage: python benchmarks/plain.py [--turns N] [MODEL ...]
 
-One thread, 600 examples of 28×28, batches of 64, one epoch a turn, processor time; the module is that of
-contestants/own_module.py, which no fast path knows.
+One thread, batches of 64, one epoch per turn, processor time. The models: `own`, a user's own module
+(contestants/own_module.py); `resnet`, which is laid out with channels innermost; a small transformer; and the
+same transformer with its weights frozen and low-rank adapters trained (`lora`).
 """
 
 from __future__ import annotations
@@ -14,24 +15,36 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import torch
 from torch import nn
 
-from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
-from fedcrab.simulate.models import read, tensors
+from fedcrab.simulate.engines import engine_for
+from fedcrab.simulate.engines.plain import LocalTraining, Task
+from fedcrab.simulate.models import Architecture, read, tensors
 
 sys.path.insert(0, str(Path(__file__).parent / "contestants"))
-from own_module import own
+from own_module import lora, own, transformer
 
-EXAMPLES, BATCH, RATE = 600, 64, 0.005
+BATCH, RATE = 64, 0.005
+SHAPES = {"own": (1, 28, 28), "resnet": (3, 32, 32), "transformer": (16, 49), "lora": (16, 49)}
+EXAMPLES = {"own": 600, "resnet": 192, "transformer": 300, "lora": 300}
+
+
+def made(name: str) -> nn.Module:
+    """The module of this name."""
+    torch.manual_seed(0)
+    if name == "resnet":
+        return Architecture(name, SHAPES[name], 10).build()
+    return {"own": own, "transformer": transformer, "lora": lora}[name](SHAPES[name], 10)
 
 
 def bare_loop(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
     """What one writes without any framework."""
-    optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
-    for rows in torch.randperm(EXAMPLES).split(BATCH):
+    trained = [p for p in module.parameters() if p.requires_grad]
+    optimiser = torch.optim.SGD(trained, lr=RATE)
+    for rows in torch.randperm(len(y)).split(BATCH):
         optimiser.zero_grad()
         nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
         optimiser.step()
@@ -43,23 +56,39 @@ def seconds(work: Callable[[], None]) -> float:
     return time.process_time() - begun
 
 
+def compete(name: str, turns: int) -> str:
+    """A line of the table."""
+    module, count = made(name), EXAMPLES[name]
+    x, y = torch.rand(count, *SHAPES[name]), torch.randint(10, (count,))
+    start = read(list(tensors(module).values()))
+    local = LocalTraining(learning_rate=RATE, batch=BATCH)
+    engine = engine_for(copy.deepcopy(module), local, seed=0, shape=SHAPES[name])
+    task = Task("0", x, y, torch.empty(len(start)))
+    found = []
+    for _ in range(turns + 1):
+        bare = seconds(lambda: bare_loop(module, x, y))
+        found.append((bare, seconds(lambda: engine.train(start, [task], round=0, epochs=1))))
+    bare, ours = (count / median(spent) for spent in zip(*found[1:], strict=True))
+    low, middle, high = quantiles([b / o for b, o in found[1:]], n=4, method="inclusive")
+    every = sum(p.numel() for p in module.parameters())
+    return (
+        f"| {name} | {every:,} | {len(start):,} | {bare:,.0f} | {ours:,.0f} "
+        f"| {middle:.2f}× ({low:.2f} to {high:.2f}) |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(SHAPES), metavar="MODEL")
     parser.add_argument("--turns", type=int, default=40)
-    turns = parser.parse_args().turns
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    module, x, y = own(), torch.rand(EXAMPLES, 1, 28, 28), torch.randint(10, (EXAMPLES,))
-    start = read(list(tensors(module).values()))
-    engine = PlainEngine(copy.deepcopy(module), LocalTraining(learning_rate=RATE, batch=BATCH), seed=0)
-    task = Task("0", x, y, torch.empty(len(start)))
-    found: dict[str, list[float]] = {"bare": [], "fedcrab": []}
-    for _ in range(turns):
-        found["bare"].append(seconds(lambda: bare_loop(module, x, y)))
-        found["fedcrab"].append(seconds(lambda: engine.train(start, [task], round=0, epochs=1)))
-    for name, spent in found.items():
-        best, middle = EXAMPLES / min(spent[1:]), EXAMPLES / median(spent[1:])
-        print(f"{name:8} {middle:8,.0f} samples a core second (best {best:,.0f})")
-    print(f"fedcrab is {median(found['bare']) / median(found['fedcrab']):.2f} x")
+    print(
+        "| model | parameters | in the vector | bare loop, samples per core second | fedcrab | fedcrab is |"
+    )
+    print("|---|--:|--:|--:|--:|--:|")
+    for name in options.models:
+        print(compete(name, options.turns), flush=True)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,11 @@ def test_buffers_are_not_trained_and_counters_are_integers():
     assert kinds["weight"] == (True, False)
 
 
-def test_frozen_parameters_count_as_buffers():
-    module = nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2))
-    assert [f.trained for f in layout_of(module).fields] == [False, False, True, True]
+def test_what_is_frozen_is_no_part_of_the_vector():
+    module = nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2), nn.BatchNorm1d(2))
+    module[2].weight.requires_grad_(False)
+    names = ["1.weight", "1.bias", "2.bias", "2.running_mean", "2.running_var", "2.num_batches_tracked"]
+    assert [f.name for f in layout_of(module).fields] == names
 
 
 def test_other_number_types_are_refused():

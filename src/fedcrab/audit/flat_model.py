@@ -30,8 +30,11 @@ class FlatModel:
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         """Raises ConfigError where the module's tensors are not those of the layout."""
         self._module, self._layout = module.eval(), layout
-        own = {name: tuple(t.shape) for name, t in module.state_dict().items()}
         told = {field.name: field.shape for field in layout.fields}
+        own = {name: tuple(t.shape) for name, t in module.state_dict().items()}
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad and name not in told:
+                del own[name]  # frozen, and no part of the vector
         if own != told:
             differing = sorted(dict(own.items() ^ told.items()))
             raise ConfigError(

@@ -174,5 +174,7 @@ def _plant(
         )
     layout = layout_of(architecture.build())
     bench = JobRunner(architecture, local, seed=seed, workplace=workplace)
-    processes = Workers(workers, architecture, local, seed=seed, workplace=workplace) if workers else None
+    processes = None
+    if workers:
+        processes = Workers(workers, architecture, local, seed=seed, workplace=workplace, frozen=bench.frozen)
     return _FleetParts(architecture, local, layout, SharedArrays(), bench, processes)

@@ -4,7 +4,9 @@ Every model maps (examples, *shape) to logits (examples, classes).
 
 Between a torch module and the flat float32 vector that everything else works on.
 
-Order: parameters, then the buffers that a state dict would save; so the trained numbers are one stretch.
+Order: trained parameters, then the buffers that a state dict would save; so the trained numbers are one
+stretch. Frozen parameters are no part of it: every process has them from the function that makes the module,
+and what never changes need not be sent, compared or recorded.
 
 Whether a sequence of torch's own layers is only that, so that a fast engine may compute it in their place.
 
@@ -14,6 +16,7 @@ hooks; and one layer may stand at two places, with one set of weights.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -39,7 +42,16 @@ class Architecture:
     classes: int
 
     def build(self) -> nn.Module:
-        """The module, with whatever weights it starts with."""
+        """The module, with the same weights in every process; torch's global generator is left as it was."""
+        return self.seeded(0)
+
+    def seeded(self, seed: int) -> nn.Module:
+        """The module as its function makes it when torch's generator begins with this seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return self._made()
+
+    def _made(self) -> nn.Module:
         function = ARCHITECTURES[self.name] if self.name in ARCHITECTURES else _named(self.name)
         try:
             module = function(self.shape, self.classes)
@@ -158,12 +170,23 @@ def _named(name: str) -> Build:
 def tensors(module: nn.Module) -> dict[str, Tensor]:
     """The named tensors of a module in the order of its flat vector."""
     saved = module.state_dict(keep_vars=True)
-    named = dict(module.named_parameters())
-    return named | {name: buffer for name, buffer in module.named_buffers() if name in saved}
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return trained | {name: buffer for name, buffer in module.named_buffers() if name in saved}
+
+
+def frozen_hash(module: nn.Module) -> str:
+    """The sha256 of a module's frozen parameters, by which processes check that they have the same ones."""
+    found = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            numbers = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            found.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+            found.update(numbers.numpy().tobytes())
+    return found.hexdigest()
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Which slice of the flat vector is which tensor; frozen parameters count as buffers."""
+    """Which slice of the flat vector is which tensor."""
     return Layout(tuple(_field(name, tensor) for name, tensor in tensors(module).items()))
 
 
@@ -192,10 +215,9 @@ def read(parts: Sequence[Tensor]) -> Tensor:
 
 def initial_model(architecture: Architecture, *, seed: int) -> Vector:
     """The seeded start M_0 of an architecture; torch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(rng_for(seed, "initial").integers(2**62)))
-        start: Vector = read(list(tensors(architecture.build()).values())).numpy()
-        return start
+    module = architecture.seeded(int(rng_for(seed, "initial").integers(2**62)))
+    start: Vector = read(list(tensors(module).values())).numpy()
+    return start
 
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

@@ -26,7 +26,7 @@ from fedcrab.simulate.client_data import map_arrays
 from fedcrab.simulate.engines import engine_for, one_thread
 from fedcrab.simulate.engines.plain import LocalTraining, Task
 from fedcrab.simulate.machine import Workplace
-from fedcrab.simulate.models import Architecture
+from fedcrab.simulate.models import Architecture, frozen_hash
 from fedcrab.types import ClientId
 
 HEAD = struct.Struct("!QI")  # bytes of the message, number of descriptors
@@ -110,9 +110,9 @@ class JobRunner:
     def __init__(
         self, architecture: Architecture, local: LocalTraining, *, seed: int, workplace: Workplace
     ) -> None:
-        self._engine = engine_for(
-            architecture.build(), local, seed=seed, shape=architecture.shape, workplace=workplace
-        )
+        module = architecture.build()
+        self.frozen = frozen_hash(module)
+        self._engine = engine_for(module, local, seed=seed, shape=architecture.shape, workplace=workplace)
 
     @property
     def together(self) -> int:
@@ -200,10 +200,14 @@ def _listen(channel: socket.socket, inbox: Inbox) -> None:
 def _bench(message: Message) -> JobRunner:
     described = message["architecture"]
     architecture = Architecture(described["name"], tuple(described["shape"]), described["classes"])
-    workplace = Workplace(**message["workplace"])
-    return JobRunner(
-        architecture, LocalTraining(**message["local"]), seed=message["seed"], workplace=workplace
-    )
+    local, workplace = LocalTraining(**message["local"]), Workplace(**message["workplace"])
+    bench = JobRunner(architecture, local, seed=message["seed"], workplace=workplace)
+    if bench.frozen != message["frozen"]:
+        raise ConfigError(
+            f"model {architecture.name!r}: its frozen parameters are others in every process; load them from "
+            "a file, or draw them with torch alone, which is seeded"
+        )
+    return bench
 
 
 def _share(message: Message, descriptors: list[int], arrays: dict[int, list[NDArray[np.generic]]]) -> None:

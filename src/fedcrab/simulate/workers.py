@@ -80,6 +80,7 @@ class Workers:
         *,
         seed: int,
         workplace: Workplace,
+        frozen: str,  # the hash of what is no part of the model's vector
     ) -> None:
         self.count, self._lock = count, threading.Lock()
         self._greeting: Message = {
@@ -87,6 +88,7 @@ class Workers:
             "local": asdict(local),
             "seed": seed,
             "workplace": asdict(workplace),
+            "frozen": frozen,
         }
         self._started: list[_Worker] = []
         weakref.finalize(self, _let_go, self._started, os.getpid())
