@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -12,11 +13,13 @@ from torch import Tensor, nn
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
 from fedcrab.simulate.data import Images, Labels
+from fedcrab.simulate.engines import one_thread
 from fedcrab.simulate.engines.cnn import channels_last, rewritten
 from fedcrab.simulate.models import Architecture, read, tensors, write
 from fedcrab.types import Vector
 
 BATCH = 256
+FEW = 1024  # examples: a probe's; threads that wait for one another cost more than they give
 SMALL = 32  # examples of a step of descent
 LogProbabilities = NDArray[np.float32]
 
@@ -29,7 +32,7 @@ class Predictor:
         fast = rewritten(module) if device == "cpu" else None
         self._module: nn.Module = (fast or module).eval().to(device)
         self._device = torch.device(device)
-        self._prepare = channels_last if fast else torch.clone
+        self._arranged = channels_last if fast else None
         self._tensors: Sequence[Tensor] = list(tensors(self._module).values())
         self._shape = architecture.shape
 
@@ -38,7 +41,7 @@ class Predictor:
         if np.shape(x)[1:] != self._shape:
             raise ConfigError(f"the model takes examples of shape {self._shape}, got {np.shape(x)[1:]}")
         write(self._tensors, torch.tensor(model))
-        with torch.inference_mode():
+        with torch.inference_mode(), one_thread() if len(x) <= FEW else nullcontext():
             pieces = [self._piece(x[i : i + BATCH]) for i in range(0, max(len(x), 1), BATCH)]
             return torch.cat(pieces).numpy()
 
@@ -46,7 +49,8 @@ class Predictor:
         return torch.log_softmax(self._scores(x), -1).cpu()
 
     def _scores(self, x: Images) -> Tensor:
-        scores: Tensor = self._module(self._prepare(torch.tensor(x).to(self._device)))
+        given = torch.tensor(x).to(self._device)
+        scores: Tensor = self._module(self._arranged(given) if self._arranged else given)
         return scores
 
     def predict(self, model: Vector, x: Images) -> NDArray[np.float32]:
