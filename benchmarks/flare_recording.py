@@ -29,6 +29,7 @@ import fedcrab  # noqa: E402
 from fedcrab.nvflare import Recorder  # noqa: E402
 
 WITHOUT = "without"
+SHIFT = 997  # numbers between the models of two sites, or of two rounds
 SELECTIONS = {"Selective()": fedcrab.Selective(), "Compact()": fedcrab.Compact()}
 
 
@@ -42,13 +43,12 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     rng = np.random.default_rng(0)
-    local = {
-        f"site-{i + 1}": rng.standard_normal(options.parameters, np.float32) for i in range(options.sites)
-    }
+    drawn = rng.standard_normal(options.parameters + SHIFT * options.sites * options.rounds, np.float32)
+    local = {f"site-{i + 1}": drawn[SHIFT * options.rounds * i :] for i in range(options.sites)}
     seconds = dict[str, list[float]]()
     for repeat in range(options.repeats + 1):  # the first one is for the imports
         for kind in (WITHOUT, *SELECTIONS):
-            spent = one(kind, local, options.rounds)
+            spent = one(kind, local, options.parameters, options.rounds)
             if repeat:
                 seconds.setdefault(kind, []).append(spent / options.rounds)
     training = options.sites * trained(options.parameters, options.examples)
@@ -60,19 +60,22 @@ def main() -> None:
         print(
             f"{kind:12} {np.median(found):.3f} CPU seconds a round ({listed}), "
             f"recording {more / (training + plain + more):.1%} of a round, "
-            f"peak memory {peak(kind, local) / updates:.2f} x updates"
+            f"peak memory {peak(kind, local, options.parameters) / updates:.2f} x updates"
         )
 
 
-def one(kind: str, local: dict[str, np.ndarray], rounds: int) -> float:
+def one(kind: str, local: dict[str, np.ndarray], size: int, rounds: int) -> float:
     """The CPU seconds of a job."""
     place = Path(tempfile.mkdtemp())
     recorder = None if kind == WITHOUT else Recorder(str(place / "h"), selection=SELECTIONS[kind])
     controller = FedAvg(
         num_clients=len(local), num_rounds=rounds, task_check_period=0.05, aggregator=recorder
     )
-    size = len(next(iter(local.values())))
-    sites = {name: (lambda _round, _params, _meta, w=w: answer({"w": w})) for name, w in local.items()}
+
+    def site(drawn: np.ndarray):  # another model in every round, which takes no time to make
+        return lambda index, _params, _meta: answer({"w": drawn[SHIFT * index :][:size]})
+
+    sites = {name: site(drawn) for name, drawn in local.items()}
     began = time.process_time()
     outcome = run(controller, sites, Persistor(w=np.zeros(size, np.float32)))
     spent = time.process_time() - began
@@ -81,10 +84,10 @@ def one(kind: str, local: dict[str, np.ndarray], rounds: int) -> float:
     return spent
 
 
-def peak(kind: str, local: dict[str, np.ndarray]) -> int:
+def peak(kind: str, local: dict[str, np.ndarray], size: int) -> int:
     """The most bytes that arrays of a job took at once, beside the sites' own models."""
     tracemalloc.start()
-    one(kind, local, 3)
+    one(kind, local, size, 2)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most

@@ -12,6 +12,8 @@ from typing import Any
 
 from flare_processes import ROOT, end_all, environment
 
+from fedcrab.nvflare import make_recovery_job
+
 APP = ROOT / "examples" / "nvflare"
 ADMIN = "admin@trial.org"  # as in the operator's program
 AMPLE = 900.0  # seconds that a process may take to be there; on a busy machine it needs minutes
@@ -174,20 +176,9 @@ recipe.export(job_dir={str(place / "jobs")!r})
     return _exported(place, name, program)
 
 
-def recovery(place: Path, name: str, arguments: Mapping[str, Any]) -> Path:
-    """The folder of a recovery job of the same app."""
-    program = f"""
-import sys, json
-from fedcrab.nvflare import Recovery
-from nvflare.fuel.utils.constants import FrameworkType
-from nvflare.job_config.api import FedJob
-from nvflare.job_config.script_runner import ScriptRunner
-job = FedJob(name={name!r}, min_clients=2)
-job.to_server(Recovery(**json.loads({json.dumps(dict(arguments))!r})))
-job.to_clients(ScriptRunner(script="client.py", script_args="--sites 3", framework=FrameworkType.NUMPY))
-job.export_job({str(place / "jobs")!r})
-"""
-    return _exported(place, name, program)
+def recovery(training: Path, name: str, arguments: Mapping[str, Any]) -> Path:
+    """The folder of the job that recovers what this training's job trained."""
+    return make_recovery_job(training, training.parent / name, **arguments)
 
 
 def _exported(place: Path, name: str, program: str) -> Path:

@@ -66,18 +66,23 @@ class Engine(ServerEngineSpec):
 Engine.__abstractmethods__ = frozenset()  # the rest of an engine is the network
 
 
+def copied(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters that nobody else holds, torch's or numpy's."""
+    return {k: v.clone() if hasattr(v, "clone") else np.array(v) for k, v in params.items()}
+
+
 class Persistor(ModelPersistor):
     """Gives the initial model, and holds the last one that was saved."""
 
     def __init__(self, **params: Any) -> None:
         super().__init__()
-        self.saved: dict[str, Any] = {name: np.array(value) for name, value in params.items()}
+        self.saved: dict[str, Any] = copied(params)
 
     def load_model(self, fl_ctx: FLContext) -> ModelLearnable:
-        return make_model_learnable({name: value.copy() for name, value in self.saved.items()}, {})
+        return make_model_learnable(copied(self.saved), {})
 
     def save_model(self, model: ModelLearnable, fl_ctx: FLContext) -> None:
-        self.saved = {k: np.array(v) for k, v in model["weights"].items()}
+        self.saved = copied(model["weights"])
 
 
 def run(
@@ -98,7 +103,15 @@ def run(
     engine.contexts.private_stickers[FLContextKey.RUNNER] = runner
     outcome = Outcome(controller)
     handlers.append(outcome)
-    threads = [threading.Thread(target=serve, args=(runner, engine, n, site)) for n, site in sites.items()]
+
+    def served(name: str, site: Site) -> None:
+        try:
+            serve(runner, engine, name, site)
+        except Exception as error:  # of the test itself: nobody would wait for this site in vain
+            outcome.failures.append(f"{name}: {type(error).__name__}: {error}")
+            runner.abort_signal.trigger(True)
+
+    threads = [threading.Thread(target=served, args=item) for item in sites.items()]
     for thread in threads:
         thread.start()
     runner.run()
@@ -133,7 +146,7 @@ def serve(runner: ServerRunner, engine: Engine, name: str, site: Site) -> None:
             continue
         dxo, number = from_shareable(data), data.get_header(AppConstants.CURRENT_ROUND)
         told = {**(dxo.meta or {}), "total_rounds": data.get_header(AppConstants.NUM_ROUNDS)}
-        result = site(number, {k: np.array(v) for k, v in dxo.data.items()}, told)
+        result = site(number, copied(dxo.data), told)
         if result is None:  # killed: never heard of again
             return
         for key, value in (data.get_cookie_jar() or {}).items():

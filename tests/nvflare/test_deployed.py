@@ -71,7 +71,7 @@ def test_a_server_killed_in_training_and_the_recovery_on_the_same_sites(tmp_path
         assert [r.after for r in found.rounds][: len(before)] == before
         assert [r.clients for r in found.rounds] == [("site-1", "site-2", "site-3")] * 8
         given = {"history": str(history), "malicious": "site-2", "recovered": str(out), "method": "retrain"}
-        recover(trial, recovery(tmp_path, "recover", given), out)
+        recover(trial, recovery(folder, "recover", given), out)
     model = RecoveryFolder.open(out / "retrain").model(found).reshape(65, 10)
     assert np.abs(model - honest_model(8)).max() < 1e-5
     x, y = task.held_out()
@@ -98,7 +98,7 @@ def test_a_site_or_the_server_killed_at_a_random_moment(shared: Deployment, run:
     place, history, out = shared.place, shared.place / f"h{run}", shared.place / f"out{run}"
     folder = training(place, f"train{run}", history, rounds=5, attackers="site-2")
     given = {"history": str(history), "malicious": "site-2", "recovered": str(out), "method": "retrain"}
-    again = recovery(place, f"recover{run}", given)
+    again = recovery(folder, f"recover{run}", given)
     job = shared.submit(folder)
     if late:
         until(lambda: History.open(history).closed, shared)

@@ -36,7 +36,7 @@ def test_the_guide_in_the_simulator(tmp_path: Path) -> None:
 def session(block: str, app: Path, env: dict[str, str]) -> None:
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
-        if command.startswith("python"):
+        if command.startswith(("python", "nvflare")):
             command = f'PYTHONPATH="$SIMULATOR:$WITHOUT_TORCH:$PYTHONPATH" {command}'
         done = subprocess.run(
             ["sh", "-c", command], cwd=app, env=env, text=True, capture_output=True, timeout=600

@@ -195,6 +195,14 @@ def test_a_job_that_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     outcome, _ = trained(tmp_path / "h", job={"exclude_vars": "w"})
     assert "exclude_vars" in outcome.failures[0]
     assert not (tmp_path / "h").exists()
+    settings = Persistor()
+    settings.saved = {
+        "eta0": np.array(0.1),
+        "learning_rate": np.array("constant"),
+    }  # as scikit-learn's recipe
+    outcome, _ = trained(tmp_path / "h", persistor=settings)
+    assert "the model's 'learning_rate' cannot be recorded" in outcome.failures[0]
+    assert not (tmp_path / "h").exists()
     with pytest.raises(fedcrab.ConfigError, match="head_every"):
         Recorder("h", head_every=-1)
 

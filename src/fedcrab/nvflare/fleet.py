@@ -25,8 +25,8 @@ logger = logging.getLogger("fedcrab")
 class FlareFleet:
     """Sites are asked as the training asked them: the same task, the same metadata, the same round.
 
-    A question goes on with those who answer by the deadline, is asked again where they are too few, and ends
-    in a FleetError where they stay too few. Who was left out of the last one, and why, is in ``rejected``.
+    A round takes those that answer by the deadline. Where they are too few, the others are asked again; where
+    they stay too few, it is a FleetError. ``rejected`` says who was left out of the last round, and why.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class FlareFleet:
         epochs_key: str = "local_epochs",  # what the sites read their number of epochs from, in the metadata
     ) -> None:
         self._controller, self._patience = controller, patience or Patience()
-        self._notes, self._epochs_key = RunMetadata.of(history), epochs_key
-        self._model = self._notes.model(history)
-        self._intake: ResultCollector | None = None
+        self._run, self._epochs_key = RunMetadata.of(history), epochs_key
+        self._model = self._run.model(history)
+        self._results: ResultCollector | None = None
         self._given_up: set[ClientId] = set()  # asked, but not waited for until they answer again
         self.rejected: tuple[Rejection, ...] = ()
 
@@ -49,16 +49,16 @@ class FlareFleet:
     ) -> Updates:
         """Let these clients train from ``model``; their updates, of those that answered."""
         here = self._connected(clients)
-        self._intake = intake = ResultCollector(self._model, model, here, weights=self._notes.weights)
+        self._results = results = ResultCollector(self._model, model, here, weights=self._run.weights)
         for attempt in range(self._patience.attempts):
             if attempt:
                 time.sleep(self._patience.pause * 2 ** (attempt - 1))
-            self._ask(intake, self._message(model, round, epochs))
-            if len(intake.used) >= self._patience.enough(len(clients)):
-                return self._admitted(intake, clients, round)
-        reasons = sorted({rejection.reason for rejection in intake.admit().rejected})
+            self._ask(results, self._message(model, round, epochs))
+            if len(results.used) >= self._patience.enough(len(clients)):
+                return self._admitted(results, clients, round)
+        reasons = sorted({rejection.reason for rejection in results.admit().rejected})
         raise FleetError(
-            f"round {round}: {len(intake.used)} of {len(clients)} sites gave a usable answer "
+            f"round {round}: {len(results.used)} of {len(clients)} sites gave a usable answer "
             f"({'; '.join(reasons[:3])}), in {self._patience.attempts} attempts of "
             f"{self._patience.deadline:g} s each; a quorum of {self._patience.enough(len(clients))} is needed"
         )
@@ -66,11 +66,11 @@ class FlareFleet:
     def note_failure(self, fl_ctx: FLContext) -> None:
         """Remember why a result was turned down by FLARE; to be called at AFTER_CONTRIBUTION_ACCEPT."""
         left_out = unaccepted(fl_ctx)
-        if left_out and self._intake:
-            self._intake.reject(*left_out)
+        if left_out and self._results:
+            self._results.reject(*left_out)
 
     def _message(self, model: Vector, round: int, epochs: int | None) -> FLModel:
-        meta: dict[str, Any] = dict(self._notes.meta)
+        meta: dict[str, Any] = dict(self._run.meta)
         if epochs is not None:
             meta[self._epochs_key] = epochs
         return FLModel(
@@ -78,27 +78,27 @@ class FlareFleet:
             params=self._model.arrays(model),
             start_round=0,
             current_round=round,
-            total_rounds=self._notes.rounds,
+            total_rounds=self._run.rounds,
             meta=meta,
         )
 
-    def _ask(self, intake: ResultCollector, message: FLModel) -> None:
+    def _ask(self, results: ResultCollector, message: FLModel) -> None:
         """Those that have not answered yet, until all have or time is up."""
-        intake.forget_reasons()
+        results.forget_reasons()
         self._controller.send_model(
-            task_name=self._notes.task,
-            targets=intake.open,
+            task_name=self._run.task,
+            targets=results.open,
             data=message,
             timeout=ceil(self._patience.deadline),
-            callback=lambda result: intake.add(result) is None,
+            callback=lambda result: results.add(result) is None,
         )
         while self._controller.get_num_standing_tasks():
             if self._controller.abort_signal.triggered:
-                raise FleetError("the job was aborted; the same job goes on after the last step")
-            if self._given_up.issuperset(intake.silent):
+                raise FleetError("the job was aborted; the same job resumes after the last step")
+            if self._given_up.issuperset(results.silent):
                 self._controller.cancel_all_tasks(fl_ctx=self._controller.fl_ctx)
             time.sleep(LOOK)
-        self._given_up = set(intake.silent)
+        self._given_up = set(results.silent)
 
     def _connected(self, clients: Sequence[ClientId]) -> list[ClientId]:
         """Those of the clients that take part in the job; FleetError where they are too few."""
@@ -110,12 +110,12 @@ class FlareFleet:
             missing = ", ".join(sorted(set(clients) - sites)[:20])
             raise FleetError(
                 f"{len(clients) - len(here)} of {len(clients)} sites take no part in this job ({missing}); "
-                "start them, then submit the job again: it goes on where it stopped"
+                "start them, then submit the job again: it resumes where it stopped"
             )
         return here
 
-    def _admitted(self, intake: ResultCollector, clients: Sequence[ClientId], round: int) -> Updates:
-        admitted = intake.admit()
+    def _admitted(self, results: ResultCollector, clients: Sequence[ClientId], round: int) -> Updates:
+        admitted = results.admit()
         asked = {*admitted.updates.clients, *(rejection.client for rejection in admitted.rejected)}
         absent = (Rejection(c, "takes no part in the job") for c in clients if c not in asked)
         self.rejected = tuple(sorted((*admitted.rejected, *absent), key=lambda r: r.client))

@@ -83,7 +83,7 @@ class Recorder(ModelAggregator):
         self.aggregation_weights = dict(aggregation_weights or {})
         self._workflow: Workflow | None = None
         self._recording: TrainingHistory | None = None
-        self._intake: ResultCollector | None = None
+        self._results: ResultCollector | None = None
         self._rooms, self._metrics = UpdateBuffers(self._settle), WeightedAggregationHelper()
         self._made: Mapping[str, Any] = {}  # the parameters that the next round must start from
         self._began: datetime | None = None
@@ -99,7 +99,7 @@ class Recorder(ModelAggregator):
     def _stop(self, error: Exception, fl_ctx: FLContext) -> None:
         """End the job, and let go of the history, which is whole up to its last round."""
         self.log_exception(fl_ctx, f"fedcrab: the recording failed: {error}")
-        recording, self._recording, self._intake = self._recording, None, None
+        recording, self._recording, self._results = self._recording, None, None
         if recording is not None:
             recording.release()
         self.system_panic(f"fedcrab: the recording failed: {error}", fl_ctx)
@@ -109,15 +109,15 @@ class Recorder(ModelAggregator):
             self._start(fl_ctx)
         elif event == AppEventType.INITIAL_MODEL_LOADED:
             self._start(fl_ctx)
-            self._take_up(fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)[ModelLearnableKey.WEIGHTS])
+            self._resume(fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)[ModelLearnableKey.WEIGHTS])
         elif event == AppEventType.ROUND_STARTED:
-            self._intake = None
+            self._results = None
         elif event == AppEventType.BEFORE_TRAIN_TASK:
             self._ask(fl_ctx)
         elif event in REASONS:
             left_out = REASONS[event](fl_ctx)
-            if left_out and self._intake:
-                self._intake.reject(*left_out)
+            if left_out and self._results:
+                self._results.reject(*left_out)
         elif event == EventType.END_RUN:
             self._end(fl_ctx)
 
@@ -129,7 +129,7 @@ class Recorder(ModelAggregator):
         self._evaluate_fn()
         given = self._workflow.given_model()
         if given is not None:
-            self._take_up(given)
+            self._resume(given)
 
     def _evaluate_fn(self) -> EvaluateFn | None:
         """The function that ``evaluate`` names."""
@@ -144,7 +144,7 @@ class Recorder(ModelAggregator):
             ) from error
         return function
 
-    def _take_up(self, params: dict[str, Any]) -> None:
+    def _resume(self, params: dict[str, Any]) -> None:
         """Put the last recorded model in the place of the initial one, where the history has rounds."""
         workflow, model = self._followed(), self._layout(params)
         self._recording = TrainingHistory.take_up(
@@ -170,7 +170,12 @@ class Recorder(ModelAggregator):
 
     def _layout(self, params: Mapping[str, Any]) -> ArrayLayout:
         tensors = any(hasattr(value, "detach") for value in params.values())
-        arrays = {name: numbers(value) for name, value in params.items()}
+        arrays = {}
+        for name, value in params.items():
+            try:
+                arrays[name] = numbers(value)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"the model's {name!r} cannot be recorded: {error}") from error
         pack = as_tensors if tensors else dict
         return ArrayLayout.of(arrays, buffers=self.buffers, read=numbers, pack=pack)
 
@@ -187,12 +192,12 @@ class Recorder(ModelAggregator):
             return
         sent.set_header(AppConstants.NUM_ROUNDS, workflow.rounds)
         sent.set_header(AppConstants.START_ROUND, 0)
-        if self._intake is not None:
+        if self._results is not None:
             return
         dxo = from_shareable(sent)
         recording = self._recording or self._create(dxo.data, dxo.meta or {})
         self._began, start = utc_now(), self._unchanged(recording.model, dxo.data)
-        self._intake = ResultCollector(
+        self._results = ResultCollector(
             recording.model,
             start,
             [getattr(target, "name", target) for target in task.targets],
@@ -270,23 +275,23 @@ class Recorder(ModelAggregator):
 
     def _accept(self, model: FLModel) -> bool:
         keys = (self.loss_key, *REPORTED) if self.loss_key else REPORTED
-        if self._intake is None:
+        if self._results is None:
             raise RecordError("a result came before its round began")
-        reason = self._intake.add(model, keys)
+        reason = self._results.add(model, keys)
         client = str(model.meta[CLIENT])
         if reason:
             self.warning(f"fedcrab: the round continues without {client}: {reason}")
         elif metrics := filter_aggregatable_metrics(model.metrics or {}):
-            self._metrics.add(metrics, self._intake.weight(client), client, 0)
+            self._metrics.add(metrics, self._results.weight(client), client, 0)
         return reason is None
 
     def aggregate_model(self) -> FLModel:
         """Average what came and record the round; a recording that fails ends the job."""
-        recording, intake, workflow = self._recording, self._intake, self._followed()
-        if recording is None or intake is None:
+        recording, results, workflow = self._recording, self._results, self._followed()
+        if recording is None or results is None:
             raise RecordError("fedcrab: a round ended that was never begun")
         recording.settle()  # no round is made before the one before it is on the disk
-        index, admitted = recording.rounds, intake.admit()
+        index, admitted = recording.rounds, results.admit()
         if index != workflow.current_round:
             raise RecordError(
                 f"fedcrab: the job is in round {workflow.current_round}, the history in {index}"
@@ -294,16 +299,16 @@ class Recorder(ModelAggregator):
         updates, after = admitted.updates, None
         if updates.clients:
             after = fedavg()(updates.vectors, updates.weights)
-            after += intake.start
-        made = recording.add(index, intake.start, admitted, after, began=self._began)
+            after += results.start
+        made = recording.add(index, results.start, admitted, after, began=self._began)
         if index + 1 >= workflow.rounds:
             recording.settle()
-        self._made = recording.model.arrays(intake.start) if made is None else made
+        self._made = recording.model.arrays(results.start) if made is None else made
         metrics = (self._metrics.get_result() or None) if workflow.sends_metrics else None
         return FLModel(params_type=ParamsType.FULL, params=self._made, metrics=metrics, meta={})
 
     def _end(self, fl_ctx: FLContext) -> None:
-        recording, self._recording, self._intake = self._recording, None, None
+        recording, self._recording, self._results = self._recording, None, None
         if recording is None:
             return
         stopped = fl_ctx.get_run_abort_signal()

@@ -5,7 +5,7 @@
     job.to_clients(ScriptRunner(script="client.py", framework=FrameworkType.NUMPY))
 
 The malicious sites are not asked, whether they take part in the job or not. Each step is kept: the same job,
-submitted again, goes on where it was killed.
+submitted again, resumes where it was killed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Recovery(ModelController):
         history = History.open(self.history)
         if not history.closed and not self.unfinished:
             raise ConfigError(
-                f"{self.history}: its training has not ended; let it end, or recover what there is of it "
+                f"{self.history}: its training has not ended; let it end, or recover what is recorded "
                 "with unfinished=True"
             )
         since = listed(self.since) if isinstance(self.since, str) else self.since

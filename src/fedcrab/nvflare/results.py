@@ -1,4 +1,4 @@
-"""What sites send back, nothing of it trusted, and what a history recorded on FLARE says about itself.
+"""The results of sites, none of them trusted, and what a history recorded on FLARE says about its run.
 
 A site is named as the server named it when it handed out the task: in secure mode by the common name of its
 certificate. What a site says of itself (its peer context, its headers) is never taken for an id.
@@ -51,16 +51,16 @@ class RunMetadata:
     def of(cls, history: History) -> RunMetadata:
         """Those of a history, which must have been recorded on FLARE."""
         try:
-            notes = cls(**json.loads(history.charter.notes)[KEY])
+            found = cls(**json.loads(history.charter.notes)[KEY])
             names = {f.name for f in history.charter.layout.fields}
-            sound = set(notes.dtypes) == names and all(
-                isinstance(part, dict) for part in (notes.weights, notes.meta)
+            sound = set(found.dtypes) == names and all(
+                isinstance(part, dict) for part in (found.weights, found.meta)
             )
         except (ValueError, TypeError, KeyError):
             sound = False
         if not sound:
             raise HistoryError(f"{history.path}: was not recorded on FLARE; recover it where it was recorded")
-        return notes
+        return found
 
     def model(self, history: History) -> ArrayLayout:
         """What the history's model looks like on FLARE's side."""
