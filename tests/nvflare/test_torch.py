@@ -12,6 +12,9 @@ import torch
 from flare_job import Persistor, Site, answer, run
 from flare_processes import end_all, environment
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.app_opt.pt.fedopt import PTFedOptModelShareableGenerator
+from nvflare.app_opt.pt.fedopt_ctl import FedOpt
 
 import fedcrab
 from fedcrab import History
@@ -122,3 +125,20 @@ def test_the_pytorch_recipe_in_the_simulator(tmp_path: Path, transfer: str, form
     (file,) = (tmp_path / "ws" / "plain").rglob("FL_global_model.pt")
     plain = torch.load(file, weights_only=False)["model"]
     assert furthest(history.charter.layout.views(found), plain) < 1e-5
+
+
+def test_server_side_optimisers_and_bfloat16_are_refused(tmp_path: Path) -> None:
+    recorder, who = Recorder(str(tmp_path / "h")), {name: site(name) for name in HONEST}
+    optimised = FedOpt(
+        source_model=app.make(), num_clients=2, num_rounds=2, aggregator=recorder, device="cpu"
+    )
+    assert "FedOpt cannot be recorded" in run(optimised, who, persistor(False)).failures[0]
+    scattered = ScatterAndGather(2, 2, persistor_id="persistor", snapshot_every_n_rounds=0)
+    generator = PTFedOptModelShareableGenerator(source_model=app.make(), device="cpu")
+    parts = {"aggregator": Recorder(str(tmp_path / "h")), "shareable_generator": generator}
+    told = " ".join(run(scattered, who, persistor(False), **parts).failures)
+    assert "a job with PTFedOptModelShareableGenerator cannot be recorded" in told
+    controller = FedAvg(num_clients=2, num_rounds=2, aggregator=Recorder(str(tmp_path / "h")))
+    short = Persistor(w=torch.zeros(3, dtype=torch.bfloat16))
+    assert "the model's 'w' cannot be recorded" in run(controller, who, short).failures[0]
+    assert not (tmp_path / "h").exists()

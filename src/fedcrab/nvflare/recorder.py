@@ -87,10 +87,13 @@ class Recorder(ModelAggregator):
         self._rooms, self._metrics = UpdateBuffers(self._settle), WeightedAggregationHelper()
         self._made: Mapping[str, Any] = {}  # the parameters that the next round must start from
         self._began: datetime | None = None
+        self._stopped = False
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Follow the job; what goes wrong ends it."""
         super().handle_event(event_type, fl_ctx)
+        if self._stopped:
+            return
         try:
             self._follow(event_type, fl_ctx)
         except Exception as error:
@@ -100,6 +103,7 @@ class Recorder(ModelAggregator):
         """End the job, and let go of the history, which is whole up to its last round."""
         self.log_exception(fl_ctx, f"fedcrab: the recording failed: {error}")
         recording, self._recording, self._results = self._recording, None, None
+        self._stopped = True
         if recording is not None:
             recording.release()
         self.system_panic(f"fedcrab: the recording failed: {error}", fl_ctx)
