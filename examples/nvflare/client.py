@@ -6,7 +6,7 @@ import nvflare.client as flare
 import task
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--sites", type=int, default=4)
+parser.add_argument("--sites", type=int, default=3)
 parser.add_argument("--attackers", default="")
 parser.add_argument("--epochs", type=int, default=2)
 options = parser.parse_args()

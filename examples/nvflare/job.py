@@ -9,8 +9,8 @@ from nvflare.recipe import SimEnv
 from fedcrab.nvflare import Recorder
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--sites", type=int, default=4)
-parser.add_argument("--rounds", type=int, default=8)
+parser.add_argument("--sites", type=int, default=3)
+parser.add_argument("--rounds", type=int, default=6)
 parser.add_argument("--attackers", default="")
 parser.add_argument("--history", required=True)
 options = parser.parse_args()

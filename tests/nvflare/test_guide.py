@@ -13,7 +13,7 @@ from test_documents import BLOCK, assert_shown
 GUIDE = (ROOT / "docs" / "nvflare.md").read_text()
 
 
-@pytest.mark.long(80)
+@pytest.mark.long(40)
 def test_the_guide_in_the_simulator(tmp_path: Path) -> None:
     app = tmp_path / "my-app"
     shutil.copytree(ROOT / "examples" / "nvflare", app)
