@@ -59,7 +59,7 @@ def test_the_sites_side_is_the_training_s(job: Path, tmp_path: Path) -> None:
     assert len(made) == 2
     workflow = {
         "id": "controller",
-        "path": "fedcrab.nvflare.recovery.Recovery",
+        "path": "fedcrab.nvflare.Recovery",
         "args": {**GIVEN, "quorum": 0.8},
     }
     assert server["workflows"] == [workflow]

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fedcrab.errors import ConfigError
-from fedcrab.nvflare.recorder import Recorder
 from fedcrab.nvflare.recovery import Recovery
 
 SERVER = "config/config_fed_server.json"
+RECORDER = ("fedcrab.nvflare.Recorder", "fedcrab.nvflare.recorder.Recorder")  # as people write it, and FLARE
+RECOVERY = "fedcrab.nvflare.Recovery"
 
 
 def make_recovery_job(
@@ -64,18 +65,14 @@ def _servers(training: Path) -> dict[Path, dict[str, Any]]:
 
 def _recovering(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with a Recovery in place of the training's workflows, and without its Recorder."""
-    workflow = {"id": "controller", "path": _path_of(Recovery), "args": dict(settings)}
-    others = [part for part in config.get("components", []) if part.get("path") != _path_of(Recorder)]
+    workflow = {"id": "controller", "path": RECOVERY, "args": dict(settings)}
+    others = [part for part in config.get("components", []) if part.get("path") not in RECORDER]
     return {**config, "workflows": [workflow], "components": others}
 
 
 def _copied_fedcrab(folder: str, names: list[str]) -> list[str]:
     """FLARE copies the source of what a job names into it; the server has fedcrab installed."""
     return ["fedcrab"] if Path(folder).name == "custom" and "fedcrab" in names else []
-
-
-def _path_of(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _read(path: Path) -> dict[str, Any]:
