@@ -164,6 +164,15 @@ def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -
     return float(np.sqrt(total))
 
 
+def distance(left: Vector, right: Vector, trained: Sequence[slice]) -> float:
+    """‖left - right‖₂ over the trained coordinates, without a third vector."""
+    total = 0.0
+    for part in stretches(trained or (slice(0, len(left)),), BLOCK // DOT):
+        block = (left[part] - right[part]).astype(np.float64)
+        total += float(np.dot(block, block))
+    return float(np.sqrt(total))
+
+
 def weighted_mean(
     vectors: NDArray[np.float32], weights: Matrix64, trained: Sequence[slice], beside: Executor
 ) -> Matrix64:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedcrab.errors import DamagedError
 from fedcrab.history.gram import FEWEST_DIGITS, LENGTH_ERROR, measure, measure_sketched, sketch_error
 from fedcrab.history.number_planes import EXACT, decode, encode, rounded
-from fedcrab.vectors import InMemory
+from fedcrab.vectors import InMemory, distance
 
 
 def points(seed: int, rows: int, size: int, kind: str) -> np.ndarray:
@@ -135,3 +135,12 @@ def test_sketches_keep_lengths_within_the_stated_error() -> None:
     assert found.norms.tolist() == pytest.approx(exact.norms.tolist(), rel=1e-12)
     assert np.mean(ratios) == pytest.approx(1, abs=4 * sketch_error(128) / np.sqrt(60))
     assert np.std(ratios) < 1.5 * sketch_error(128)
+
+
+def test_a_distance_is_the_norm_of_the_difference_over_the_trained_coordinates() -> None:
+    left, right = np.random.default_rng(3).normal(size=(2, 200_003)).astype(np.float32)
+    trained = [slice(5, 70_000), slice(70_001, 200_000)]
+    some = np.concatenate([(left - right)[part].astype(np.float64) for part in trained])
+    assert distance(left, right, trained) == pytest.approx(np.linalg.norm(some), rel=1e-12)
+    whole = np.linalg.norm((left - right).astype(np.float64))
+    assert distance(left, right, []) == pytest.approx(whole, rel=1e-12)

@@ -25,7 +25,7 @@ from fedcrab.history.limits import real
 from fedcrab.history.selection import Selection
 from fedcrab.recording.arrays import ArrayLayout
 from fedcrab.types import Rejection, Round, ServerState, Updates, Vector, utc_now
-from fedcrab.vectors import is_finite, norm
+from fedcrab.vectors import distance, is_finite
 
 EvaluateFn = Callable[[int, Any], Mapping[str, Any] | None]  # (round, the engine's arrays) -> loss, ...
 Log = Callable[..., None]  # as logging.log
@@ -90,7 +90,7 @@ class LossMeter:
         return self._last[1]
 
     def _distance(self, before: Vector, after: Vector) -> float:
-        return norm(after - before, self._model.layout.trained())
+        return distance(after, before, self._model.layout.trained())
 
 
 def divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
@@ -220,12 +220,12 @@ class TrainingHistory:
         ``server`` are the round's (:class:`fedcrab.types.Round`).
         """
         more = notes, server
-        step = self._step(start, made) if admitted.updates.clients else "no usable answer came"
-        if isinstance(step, str):
-            self._log(WARNING, "fedcrab: round %d leaves the model as it was: %s", index + 1, step)
-            self._skip(index, start, admitted, step, began, more)
+        moved = self._step(start, made) if admitted.updates.clients else "no usable answer came"
+        if isinstance(moved, str):
+            self._log(WARNING, "fedcrab: round %d leaves the model as it was: %s", index + 1, moved)
+            self._skip(index, start, admitted, moved, began, more)
             return None
-        after = start + step
+        step, after = moved
         measured = self._measures.after(index, start, after, admitted.losses)
         self._warn_of_unknown_loss(measured[0])
         times = _times(began)
@@ -246,8 +246,8 @@ class TrainingHistory:
             names,
         )
 
-    def _step(self, start: Vector, made: Any | None) -> Vector | str:
-        """G_t = M_{t+1} - M_t, or why there is none."""
+    def _step(self, start: Vector, made: Any | None) -> tuple[Vector, Vector] | str:
+        """G_t = M_{t+1} - M_t and the model that continues, M_t + G_t in float32; or why there is none."""
         if made is None:
             return "the strategy made nothing of the answers"
         with np.errstate(over="ignore", invalid="ignore"):
@@ -260,8 +260,9 @@ class TrainingHistory:
                 ) from error
             self.model.round_off(after)
             step = after - start
-            sound = is_finite(step) and is_finite(start + step)  # which is the model that goes on
-        return step if sound else "the strategy's model is not finite"
+            np.add(start, step, out=after)
+            sound = is_finite(after)  # and so is the step, as M_t is
+        return (step, after) if sound else "the strategy's model is not finite"
 
     def _skip(
         self,
