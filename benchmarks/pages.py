@@ -12,6 +12,7 @@ from pathlib import Path
 import adaptive
 import detection
 import sides
+import undetected_plans
 
 TABLES: dict[str, Callable[[], str]] = {
     "digits": lambda: detection.detection_table("digits"),
@@ -22,6 +23,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "mistakes": detection.mistakes_table,
     "adaptive": adaptive.recovery_table,
     "found": adaptive.found_table,
+    "unfound": undetected_plans.table,
+    "supposed": undetected_plans.supposed_table,
 }
 
 
