@@ -1,17 +1,17 @@
-"""What the operator declares of the training: nothing of it can be read off a history.
+"""What the operator declares about the training; a history does not contain these constants.
 
 A local step x ↦ x - η∇f(x) of a loss whose curvature lies in [μ, L] changes distances by a factor of at most
 q = max(|1 - ημ|, |1 - ηL|); K steps by q^K. Convex losses have μ = 0, so steps of η ≤ 2/L expand nothing;
 strongly convex ones have μ > 0 and contract; of a smooth loss that is not convex, μ = -L and q = 1 + ηL.
 
-G and L guessed from a history. Guesses: a largest slope seen is not the largest there is.
+Estimates of G and L from a history. They prove nothing: the largest slope seen may not be the largest.
 
     G ≈ max ‖u_t^c‖ / (η·K)                            over every honest client of every round
     L ≈ max ‖u_t^c - u_s^c‖ / (η·K·‖M_t - M_s‖)        over honest clients, where updates are kept
     L ≈ max ‖Ḡ_t - Ḡ_s‖ / (η·K·‖M_t - M_s‖)            where they are not; t, s neighbouring kept rounds
 
-Ḡ is the mean of the selected clients, malicious ones among them: the geometry of the ledger has no other. K
-is the fewest local steps a round, so that neither guess is too small for that reason.
+Ḡ is the mean of the selected clients, malicious ones included: the ledger's Gram matrix has no other. K is
+the fewest local steps per round, so that no estimate is too small for that reason.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Assumptions:
     """Constants of the honest clients' losses and local training. None: not declared."""
 
     rate: float | None = None  # η, the same in every local step
-    fewest_steps: int | None = None  # local steps a round of the client with the fewest
+    fewest_steps: int | None = None  # local steps per round of the client with the fewest
     most_steps: int | None = None  # ... and of the client with the most
     convexity: float | None = None  # μ: f - μ/2·‖·‖² is convex; 0: convex, below 0: not quite
     smoothness: float | None = None  # L: gradients are L-Lipschitz
-    expansion: float | None = None  # κ of a whole local training, where it is known by other means
+    expansion: float | None = None  # κ of a whole local training, if it is known by other means
     gradient: float | None = None  # G: no gradient of an honest loss is longer, wherever training goes
     initial_gap: float | None = None  # F(M_0) - inf F, F the honest clients' weighted loss
     rollback_gap: float | None = None  # F(M̃_0) - inf F
@@ -59,11 +59,11 @@ class Assumptions:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Assumptions:
-        """What :meth:`to_table` wrote down."""
+        """The assumptions that :meth:`to_table` wrote."""
         names = [f.name for f in fields(cls)]
         if other := sorted({*map(str, table)} ^ {*names}):
             known = ", ".join(names)
-            raise ConfigError(f"assumptions: {other[0][:40]!r} is missing, or is none; they are {known}")
+            raise ConfigError(f"assumptions: {other[0][:40]!r} is missing or unknown; known are {known}")
         return cls(**table)
 
     def to_table(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Assumptions:
         return asdict(self)
 
     def local_expansion(self) -> float | None:
-        """κ: how much one client's whole local training can stretch a distance; None where unknown."""
+        """κ, how much one client's local training can stretch a distance; None if unknown."""
         if self.expansion is not None:
             return self.expansion
         one = self._one_step()
@@ -83,7 +83,7 @@ class Assumptions:
         return power(one, steps)
 
     def local_drift(self) -> float | None:
-        """λ: how much the update x ↦ T(x) - x can differ between two models, as a share of their distance.
+        """λ, how much the update x ↦ T(x) - x can differ between two models, as a share of their distance.
 
         At most 1 + κ; of K steps, each of which changes its gradient by L·q^k at most, ηL·Σ q^k.
         """
@@ -97,7 +97,7 @@ class Assumptions:
         return min(1 + expansion, steepest * summed)
 
     def local_affine(self) -> tuple[float, float] | None:
-        """C and ρ with ‖T(x) - T(y) - C·(x-y)‖ ≤ ρ·‖x-y‖, T a whole local training; None where unknown.
+        """C and ρ with ‖T(x) - T(y) - C·(x-y)‖ ≤ ρ·‖x-y‖, T a whole local training; None if unknown.
 
         One step of a loss with curvature in [μ, L] is x ↦ a·x plus something that is b-Lipschitz, a = 1 -
         η(L+μ)/2 and b = η(L-μ)/2 = q - |a|: the gradient of f - (L+μ)/4·‖·‖² is (L-μ)/2-Lipschitz. The
@@ -123,18 +123,18 @@ class Assumptions:
         return (centre, spread) if isfinite(spread) and spread < expansion else (0.0, expansion)
 
     def _lowest(self) -> float:
-        """μ; of a loss that is merely smooth, -L."""
+        """μ, or -L for a loss that is only smooth."""
         return -(self.smoothness or 0.0) if self.convexity is None else self.convexity
 
     def _one_step(self) -> float | None:
-        """Q."""
+        """The factor q of one local step."""
         if self.rate is None or self.smoothness is None:
             return None
         return max(abs(1 - self.rate * self._lowest()), abs(1 - self.rate * self.smoothness))
 
 
 def power(base: float, exponent: float) -> float:
-    """base^exponent, infinite where no number is large enough."""
+    """base^exponent, or infinity if it overflows."""
     try:
         return float(base**exponent)
     except OverflowError:
@@ -147,7 +147,7 @@ def _check_order(low: str, least: float | None, high: str, most: float | None) -
 
 
 def _check(name: str, value: Any) -> None:
-    """Every value is of its kind and within its bounds."""
+    """Check the type and the range of a value."""
     if value is None:
         return
     if name == "full_batch":
@@ -169,14 +169,14 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A guessed constant, and how it was guessed."""
+    """An estimated constant, and how it was estimated."""
 
     value: float
     method: str
 
 
 def estimates(plan: Plan, given: Assumptions) -> dict[str, Estimate]:
-    """What is not declared and can be guessed; nothing without the rate of local training."""
+    """Estimates of constants that are not declared; none without the rate of local training."""
     if given.rate is None:
         return {}
     scale, found = given.rate * (given.fewest_steps or 1), {}

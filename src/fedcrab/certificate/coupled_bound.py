@@ -53,7 +53,7 @@ Residual = Callable[[int], float]  # r_t at the recovered model; infinite where 
 def coupled_bound(
     premises: Premises, steps: Sequence[Table] | None, *, start: float, residual: Residual, end: float
 ) -> Term:
-    """Follow both to the end.
+    """Return distance.coupled: follow both trainings to the end.
 
     ``start`` is how far from the rollback model recovery began, ``residual`` gives r_t(M̃), ``end`` is ‖M̃ -
     M_T‖ + ψ_T.
@@ -83,10 +83,10 @@ def coupled_bound(
 
 
 def last_step_residual(premises: Premises, steps: Sequence[Table] | None) -> float:
-    """R(M̃) ≤ κ·‖last step‖, where it was an honest round of everybody, not calibrated: M̃ = A(x).
+    """A bound of r(M̃): κ·‖last step‖ if that was an uncalibrated round of all honest clients, M̃ = A(x).
 
-    ‖A(M̃) - M̃‖ = ‖A(A(x)) - A(x)‖ ≤ κ‖A(x) - x‖. Infinite where the last step is none such, or where rounds
-    differ.
+    ‖A(M̃) - M̃‖ = ‖A(A(x)) - A(x)‖ ≤ κ‖A(x) - x‖. Infinite if the last step was another, or
+    if rounds differ.
     """
     facts, expansion = premises.facts, premises.given.local_expansion()
     if not steps or expansion is None or not premises.is_one_map or "measured" not in steps[-1]:
@@ -100,7 +100,7 @@ def last_step_residual(premises: Premises, steps: Sequence[Table] | None) -> flo
 
 
 def honest_examples(plan: Plan, t: int) -> dict[ClientId, float]:
-    """The examples of each honest client of a round."""
+    """The number of examples of each honest client of a round."""
     entry = plan.history.rounds[t]
     rows = zip(entry.clients, entry.examples.tolist(), strict=True)
     return {client: n for client, n in rows if not plan.is_malicious(client, t)}
@@ -109,9 +109,9 @@ def honest_examples(plan: Plan, t: int) -> dict[ClientId, float]:
 def missing(
     entry: RoundRecord, ours: Mapping[ClientId, float], everybody: Mapping[ClientId, float], far: float
 ) -> float:
-    """B + ρ·Σ |p_c - p'_c|·‖x - M‖ of two groups of a round's clients; ``far`` is ρ‖x - M‖.
+    """The difference of two groups of a round's clients, b_t + ρ·Σ |p_c - p'_c|·‖x - M‖; ``far`` is ρ‖x - M‖.
 
-    Infinite where the ledger's round does not have them all.
+    Infinite if a client did not take part in the round.
     """
     if ours == everybody:
         return 0.0
@@ -128,7 +128,7 @@ def missing(
 
 
 def _standing_still(plan: Plan, later: Table, t: int, rho: float) -> float:
-    """R_t(x) from the answers of a later round at the same x, and its ledger for those who were not asked."""
+    """A bound of r_t(x) from a later round's answers at the same x; the ledger covers clients not asked."""
     if "measured" not in later:
         return inf
     entry = plan.history.rounds[later["round"]]
@@ -194,7 +194,7 @@ def coupled_by_lengths(premises: Premises, steps: Sequence[Table] | None, *, sta
 
 
 def _left_out(plan: Plan, step: Table, far: float) -> float:
-    """What the honest clients make that this step leaves out; infinite where it has others than those."""
+    """The part of honest clients that this step leaves out; infinite if it has clients of another kind."""
     t, ours = step["round"], _ours(step)
     entry, honest = plan.history.rounds[t], honest_examples(plan, t)
     if ours != honest and (entry.coordinates.sketched or not ours.keys() <= honest.keys()):

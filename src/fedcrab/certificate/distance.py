@@ -43,7 +43,7 @@ RESIDUAL = "the residual was measured at this model"
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """What can be followed of a recovery, step by step."""
+    """The parts of a recovery that can be followed step by step."""
 
     by_crab: Sequence[Table] | None  # steps of a crab with weighted means and the history's batches
     records: tuple[ReplayRecord, ...]  # of a replay
@@ -90,7 +90,7 @@ def distance_terms(
 
 
 def records_of(steps: Sequence[Table] | None) -> tuple[ReplayRecord, ...]:
-    """The records of a replay's steps; none of other methods'."""
+    """The records of a replay's steps; other methods have none."""
     return tuple(ReplayRecord.from_table(step["record"]) for step in steps or () if "record" in step)
 
 

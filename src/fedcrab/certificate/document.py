@@ -1,14 +1,11 @@
-"""A certificate as a file: canonical JSON, so that one certificate is one row of bytes.
+"""A certificate as a file: canonical JSON, its inputs with their digests, and its signature.
 
-Keys sorted, one space of indentation, ASCII, numbers as Python writes them, one newline at the end. A file
-that comes from a stranger is bounded before it is parsed, and parsed without NaN, without a key twice,
-without numbers that are not finite.
+Canonical: sorted keys, one space of indentation, ASCII, numbers as in Python, one newline at the end.
+The size of a file is checked before it is parsed; NaN, infinite numbers and duplicate keys are rejected.
 
-What a certificate is asked for: the part of it that nothing else determines.
-
-Each field has a digest of its own, and all have one together, so that a changed one can be named.
-
-Ed25519 over a certificate's canonical bytes, its own signature left out.
+Inputs are the part of a certificate that nothing else determines. Each field has its own digest, and all have
+one together, so that a changed field can be named. The Ed25519 signature covers the canonical bytes without
+the signature itself.
 """
 
 from __future__ import annotations
@@ -36,19 +33,19 @@ NAME = "certificate.json"
 
 
 def canonical(table: Mapping[str, Any]) -> bytes:
-    """The one way to write a certificate down."""
+    """Return the canonical bytes of a certificate."""
     return (json.dumps(table, indent=1, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
 
 
 def write_certificate(path: Path, table: Mapping[str, Any]) -> None:
-    """Leave a certificate at its place, whole."""
+    """Write a certificate to a file, completely or not at all."""
     with file_errors(f"{path}: the certificate is not written"):
         write_named(path, [canonical(table)])
         sync_directory(path.absolute().parent)
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
-    """The table in a certificate's file; anything that is no such file is refused in one sentence."""
+    """Return the table in a certificate's file; raises ``DamagedError`` for anything else."""
     content = read_regular(path, limit=LARGEST)
     try:
         table = json.loads(
@@ -61,14 +58,14 @@ def read_certificate(path: Path) -> dict[str, Any]:
     except DamagedError as error:
         raise DamagedError(f"{path}: not a certificate ({error})") from error
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: not a certificate (no JSON document that can be read)") from error
+        raise DamagedError(f"{path}: not a certificate (not valid JSON)") from error
     if not same:
         raise DamagedError(f"{path}: not a certificate as fedcrab writes it (its JSON is not canonical)")
     return dict(table)
 
 
 def _is_flat(table: Any) -> bool:
-    """Whether nothing is nested more deeply than a certificate is."""
+    """Whether no value is nested more deeply than in a certificate."""
     level = [table]
     for _ in range(DEEPEST):
         tables = [v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list)]
@@ -81,12 +78,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1) if len(names) < 1000 else "a name"
-        raise DamagedError(f"{twice[:40]!r} stands in it twice")
+        raise DamagedError(f"{twice[:40]!r} occurs twice")
     return table
 
 
 def _refuse(name: str) -> Any:
-    raise DamagedError(f"{name} is no number")
+    raise DamagedError(f"{name} is not a number")
 
 
 def _finite(text: str) -> float:
@@ -103,7 +100,7 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Who is malicious and how that was decided, how recovery was done, what is declared."""
+    """Who is malicious, how the rollback was decided, how the recovery ran, and what is declared."""
 
     decision: Mapping[str, Any]  # malicious, beta, evidence, rule; since and unfound where there is any
     method: str = ""
@@ -117,9 +114,9 @@ class Inputs:
     def __post_init__(self) -> None:
         for name in (self.method, self.aggregation):
             if not isinstance(name, str) or not name.isprintable() or len(name) > LONGEST_NAME:
-                raise ConfigError(f"method and aggregation are names, got {str(name)[:40]!r}")
+                raise ConfigError(f"method and aggregation must be names, got {str(name)[:40]!r}")
         if self.batches not in ("history", "fresh"):
-            raise ConfigError(f"batches are history or fresh, got {str(self.batches)[:40]!r}")
+            raise ConfigError(f"batches must be history or fresh, got {str(self.batches)[:40]!r}")
         if not isinstance(self.estimate, bool):
             raise ConfigError(f"estimate must be true or false, got {str(self.estimate)[:40]!r}")
         if self.crab is not None:
@@ -130,16 +127,16 @@ class Inputs:
 
     @property
     def same_batches(self) -> bool:
-        """Whether an answer of recovery is that of the history's map: full batches are always the same."""
+        """Whether clients drew the history's batches in the recovery; full batches are always the same."""
         return self.batches == "history" or self.assumptions.full_batch
 
     @classmethod
     def of(cls, plan: Plan, **others: Any) -> Inputs:
-        """For this plan."""
+        """The inputs for a plan."""
         return cls(plan.decision(), **others)
 
     def plan(self, history: History) -> Plan:
-        """The plan once more, from the history."""
+        """Make the plan again from the history."""
         return plan(history, **self.decision)
 
     def to_table(self) -> dict[str, Any]:
@@ -157,7 +154,7 @@ class Inputs:
 
     @classmethod
     def from_table(cls, table: Any) -> Inputs:
-        """What :meth:`to_table` wrote down; a stranger may have."""
+        """Return the inputs in a table from an untrusted file; raises ``ConfigError``."""
         more = [name for name in OPTIONAL if isinstance(table, Mapping) and name in table]
         fresh = ["batches"] if isinstance(table, Mapping) and "batches" in table else []
         _only(table, (*NAMES, *more, *fresh), "inputs")
@@ -172,11 +169,11 @@ class Inputs:
         ):
             raise ConfigError("beta must be a number of 0 or more")
         if not isinstance(table["evidence"], str) or not isinstance(table["rule"], str):
-            raise ConfigError("evidence and rule are names")
+            raise ConfigError("evidence and rule must be names")
         if "since" in more:
             _check_since(table["since"], malicious)
         if "unfound" in more and (type(table["unfound"]) is not int or table["unfound"] < 1):
-            raise ConfigError("unfound, where it is there, is a whole number of 1 or more")
+            raise ConfigError("unfound must be a whole number of 1 or more")
         decision = {name: table[name] for name in (*SETTINGS, *more)}
         rest = {name: table[name] for name in ("method", "aggregation", "crab", "estimate", "noise", *fresh)}
         return cls(decision, assumptions=Assumptions.from_table(table["assumptions"]), **rest)
@@ -186,14 +183,14 @@ def _only(table: Any, names: tuple[str, ...] | None, what: str) -> None:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{what} must be a table of values")
     if names is not None and (other := sorted({*map(str, table)} ^ {*names})):
-        raise ConfigError(f"{what}: {other[0][:40]!r} is missing, or has no place there")
+        raise ConfigError(f"{what}: {other[0][:40]!r} is missing or unexpected")
 
 
 def _check_since(since: Any, malicious: list[str]) -> None:
-    """Rounds above 0 of some of the malicious clients."""
+    """Check a table of rounds above 0 for some of the malicious clients."""
     rounds = since if isinstance(since, Mapping) else {}
     if not rounds or not all(type(t) is int and t > 0 and c in malicious for c, t in rounds.items()):
-        raise ConfigError("since, where it is there, has a round of 1 or more for some of the malicious")
+        raise ConfigError("since must give rounds of 1 or more for some of the malicious clients")
 
 
 def _check_crab(crab: Any) -> None:
@@ -210,13 +207,13 @@ def _check_crab(crab: Any) -> None:
 
 
 def digests(table: Mapping[str, Any]) -> dict[str, str]:
-    """A sha256 of each field, and one of all."""
+    """Return the sha256 of each field, and of all together."""
     found = {name: _sha(name, value) for name, value in fields_of(table)}
     return {**found, "all": _sha("all", dict(table))}
 
 
 def fields_of(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Each field with its dotted name; a list is one field."""
+    """Each field with its dotted name; a list counts as one field."""
     found: list[tuple[str, Any]] = []
     for name, value in table.items():
         inner = fields_of(value) if isinstance(value, Mapping) else []
@@ -230,17 +227,17 @@ def _sha(name: str, value: Any) -> str:
 
 
 def signed(table: Mapping[str, Any], key: Path) -> dict[str, Any]:
-    """The certificate with a signature by this private key."""
+    """Return the certificate signed with this private key."""
     return {**table, PLACE: sign(_message(table), key)}
 
 
 def signature_problems(table: Mapping[str, Any], key: Path | None) -> list[str]:
-    """What is wrong with the signature; nothing where there is none and none is asked for."""
+    """The problems of the signature; none if there is no signature and no key is given."""
     return problems_of(table.get(PLACE), _message(table), key, what="certificate")
 
 
 def is_signed_by(table: Mapping[str, Any], key: Path) -> bool:
-    """Whether the certificate has a signature by this private key, and it holds."""
+    """Whether the certificate has a valid signature by this private key."""
     return is_by(table.get(PLACE), _message(table), key)
 
 

@@ -49,13 +49,13 @@ MOST_GROUPS = 16  # of clients that are tried for a round
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """All models within a radius of one."""
+    """All models within a radius of a centre."""
 
     centre: Matrix64  # the trained numbers alone
     radius: float
 
     def reach(self, other: Matrix64) -> float:
-        """How far a model can be from one in the ball."""
+        """The largest distance of a model from a model in the ball."""
         return float(np.linalg.norm(self.centre - other)) + self.radius
 
 
@@ -83,7 +83,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a certificate knows of a training that leaves the malicious clients out."""
+    """What is known about the training without the malicious clients."""
 
     plan: Plan
     facts: PoisonBounds
@@ -96,7 +96,7 @@ class Problem:
 
     @classmethod
     def of(cls, premises: Premises, answers: Sequence[Answers]) -> Problem | None:
-        """None where nothing can be followed."""
+        """None if κ is unknown or nothing bounds the poison."""
         plan, psi, given = premises.plan, premises.psi, premises.given
         expansion, affine, legs = given.local_expansion(), given.local_affine(), shortest_legs(premises)
         if psi is None or expansion is None or affine is None or legs is None:
@@ -109,17 +109,17 @@ class Problem:
         return _trained(self.plan, model)
 
     def kept(self) -> dict[int, Ball]:
-        """(M_t, ψ_t), where M_t is kept, and at the end."""
+        """(M_t, ψ_t) for each kept M_t and the last one."""
         history = self.plan.history
         balls = {t: Ball(self.flat(history.model(t)), self.psi[t]) for t in history.kept}
         return {**balls, len(history.rounds): Ball(self.flat(history.final_model()), self.psi[-1])}
 
     def usable(self, t: int) -> list[Place]:
-        """Where the maps of round t are known."""
+        """The places whose answers can be used in round t."""
         return [place for place in self.places if self.full_batch or place.round == t]
 
     def residual(self, model: Vector, t: int) -> float:
-        """R_t at this model, where every honest client of round t answered to it; else infinite."""
+        """The residual r_t at this model; infinite unless every honest client of round t answered at it."""
         point, everybody = self.flat(model), honest_examples(self.plan, t)
         whole, total, slack, left = sum(everybody.values()), np.zeros(len(point)), 0.0, dict(everybody)
         for place in self.usable(t):
@@ -133,9 +133,9 @@ class Problem:
 
 
 def answers_of(plan: Plan, fresh: Sequence[Answers]) -> tuple[Answers, ...]:
-    """The answers of a recovery and those that the history stores, if they are not too many.
+    """The answers of a recovery and those in the history, if there are not too many.
 
-    What a named client sent before ``since`` is an honest answer; nothing else of it counts.
+    What a named client sent before ``since`` counts as honest; nothing else of it does.
     """
     history = plan.history
     rounds = [t for t in range(len(history.rounds)) if history.contents.has_updates(t)]
@@ -147,7 +147,7 @@ def answers_of(plan: Plan, fresh: Sequence[Answers]) -> tuple[Answers, ...]:
 
 
 def _without(answers: Answers, clients: Collection[ClientId]) -> Answers:
-    """The answers of all but these clients, each with its error."""
+    """The answers without these clients, each with its error."""
     pairs = zip(answers.updates.clients, answers.errors, strict=True) if answers.errors else ()
     errors = tuple(error for client, error in pairs if client not in clients)
     return replace(answers, updates=answers.updates.without(clients), errors=errors)
@@ -168,9 +168,9 @@ def anchored(problem: Problem, model: Vector, residuals: Sequence[float]) -> lis
 
 
 def enclosed(problem: Problem, model: Vector | None = None, gaps: Sequence[float] = ()) -> list[Ball]:
-    """The balls that hold W_0 … W_T; ``gaps`` are those of :func:`anchored` around the model.
+    """The balls that contain W_0 … W_T; ``gaps`` are those of :func:`anchored` around the model.
 
-    The last one is as it comes out: whoever needs it compares it with (M_T, ψ_T) and (M̃, D_T).
+    The last ball is not compared with (M_T, ψ_T) and (M̃, D_T); the caller does that.
     """
     kept, point = problem.kept(), None if model is None else problem.flat(model)
     ball, balls = Ball(problem.flat(problem.plan.history.initial_model()), 0.0), list[Ball]()
@@ -184,7 +184,7 @@ def enclosed(problem: Problem, model: Vector | None = None, gaps: Sequence[float
 
 
 def _next(problem: Problem, ball: Ball, t: int, kept: Ball | None) -> Ball:
-    """A ball that holds A_t of this one: by the clients whose answers give the least radius."""
+    """A ball that contains A_t of this one, by the clients whose answers give the smallest radius."""
     everybody, rho = honest_examples(problem.plan, t), problem.affine[1]
     near = {c: found for c, found in _nearest(problem, ball, t).items() if c in everybody}
     entry = problem.plan.history.rounds[t]
@@ -202,13 +202,13 @@ def _next(problem: Problem, ball: Ball, t: int, kept: Ball | None) -> Ball:
 
 
 def _some(values: list[float]) -> list[float]:
-    """A few of these, the last among them."""
+    """A few of these, including the last."""
     every = -(-len(values) // MOST_GROUPS) if values else 1
     return values[::-1][::every]
 
 
 def _nearest(problem: Problem, ball: Ball, t: int) -> dict[ClientId, tuple[float, Place]]:
-    """Of each client that ever answered the least ρ‖m - y‖ + ε, and where."""
+    """For each client that ever answered, the smallest ρ‖m - y‖ + ε and its place."""
     near = dict[ClientId, tuple[float, Place]]()
     for place in problem.usable(t):
         away = problem.affine[1] * float(np.linalg.norm(ball.centre - place.model))
@@ -222,7 +222,7 @@ def _nearest(problem: Problem, ball: Ball, t: int) -> dict[ClientId, tuple[float
 def _moved(
     problem: Problem, ball: Ball, clients: Mapping[ClientId, tuple[float, float, Place]], lost: float
 ) -> Ball:
-    """M' and R' with these clients' shares, each from its (examples, ρ‖m - y‖ + ε, place)."""
+    """The next (m', R') with these clients' shares, each from its (examples, ρ‖m - y‖ + ε, place)."""
     groups = dict[int, list[ClientId]]()
     for client, (_, _, place) in clients.items():
         groups.setdefault(id(place), []).append(client)
@@ -239,7 +239,7 @@ def _moved(
 
 
 def place_of(plan: Plan, answers: Answers, affine: tuple[float, float]) -> Place:
-    """Answers, ready to be counted with: the trained numbers alone.
+    """Answers prepared for the bounds: trained numbers only.
 
     ε_c = ‖q - u‖ + (|1-C| + ρ)·‖ỹ - y‖ of an update q and a model ỹ that were stored with an error: the first
     moves m' as it is, the second by (1-C)·(ỹ - y), and ‖m - y‖ ≤ ‖m - ỹ‖ + ‖ỹ - y‖.

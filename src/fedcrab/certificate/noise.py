@@ -29,7 +29,7 @@ LARGEST_EPSILON = 1e6
 
 
 def check_budget(epsilon: float, delta: float) -> None:
-    """ε above 0, δ between 0 and 1."""
+    """Raise ``ConfigError`` unless ε is above 0 and δ is between 0 and 1."""
     for name, value, most in (("epsilon", epsilon, LARGEST_EPSILON), ("delta", delta, 1.0)):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 < value < most:
@@ -37,13 +37,13 @@ def check_budget(epsilon: float, delta: float) -> None:
 
 
 def classical_sigma(sensitivity: float, epsilon: float, delta: float) -> float | None:
-    """Ψ·√(2(ln 1.25 - ln δ))/ε; None where it is not proved."""
+    """Return Ψ·√(2(ln 1.25 - ln δ))/ε; None for ε ≥ 1, where it is not proven."""
     check_budget(epsilon, delta)
     return sensitivity * sqrt(2 * (log(1.25) - log(delta))) / epsilon if epsilon < 1 else None
 
 
 def analytic_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
-    """The least σ that gives (ε, δ), to one part in 10⁹, never below it."""
+    """Return the smallest σ that gives (ε, δ), to one part in 10⁹, never below it."""
     check_budget(epsilon, delta)
     low, high = 0.0, 1.0
     while leaked(1 / high, epsilon) > delta:
@@ -68,7 +68,7 @@ def _scaled_erfc(x: float) -> float:
 
 
 def noised(plan: Plan, sigma: float, seed: int) -> Step:
-    """The rollback model with noise on its trained numbers, as the step that recovery resumes after.
+    """Return the rollback model with noise on its trained numbers, as the step that recovery continues after.
 
     ``crab(plan, fleet, after=noised(plan, sigma, seed))``. Draw the seed from ``secrets.randbits(256)`` and
     keep it secret.
@@ -83,7 +83,7 @@ def noised(plan: Plan, sigma: float, seed: int) -> Step:
 
 
 def budget(epsilon: float | None, delta: float | None) -> dict[str, float] | None:
-    """Both, or neither."""
+    """Epsilon and delta as a table; None if neither is given."""
     if epsilon is None and delta is None:
         return None
     if epsilon is None or delta is None:

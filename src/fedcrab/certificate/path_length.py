@@ -63,7 +63,7 @@ REACHES: Mapping[str, Reach] = {
 
 
 def planned(plan: Plan, rule: str, crab: Mapping[str, Any] | None, reach: float) -> Term:
-    """Before recovery: whoever answers, and with however many examples (so the longest, not the mean)."""
+    """A bound before recovery, whoever answers and with any number of examples (so the longest length)."""
     assumes = ("recovery is crab with these settings", f"its rule is {rule}")
     if crab is None or rule not in HULL:
         return unknown(PLANNED, *assumes, "a rule that stays within the updates' hull")
@@ -79,7 +79,7 @@ def planned(plan: Plan, rule: str, crab: Mapping[str, Any] | None, reach: float)
 def travelled(
     steps: Sequence[Mapping[str, Any]] | None, rule: str, reach: float, formula: str = TRAVELLED
 ) -> Term:
-    """How far these steps can have gone, from the lengths that they report."""
+    """How far these steps can have moved the model, from the lengths that they report."""
     assumes = ("the steps are as they were reported", f"their rule is {rule}")
     if steps is None or rule not in REACHES:
         return unknown(formula, *assumes)
@@ -89,7 +89,7 @@ def travelled(
 
 
 def _with_rounding(legs: Sequence[float], reach: float) -> float:
-    """The legs, and what float32 sums can add to them."""
+    """The sum of the legs, and what float32 rounding can add to it."""
     gone = 0.0
     for leg in legs:
         gone += leg + 4 * UNIT * (reach + gone + leg)
@@ -97,7 +97,7 @@ def _with_rounding(legs: Sequence[float], reach: float) -> float:
 
 
 def moved(plan: Plan, model: Vector | None) -> Term:
-    """Measured: the two models are there."""
+    """The measured distance of the recovered model from the rollback model."""
     if model is None:
         return unknown(MOVED, "a recovered model")
     return Term(apart(plan, model, plan.history.model(plan.rollback_round)), SOUND, MOVED)
@@ -135,7 +135,7 @@ def retraining_terms(
 
 
 def _measured(facts: PoisonBounds, first: int, steps: Sequence[Mapping[str, Any]] | None) -> Term:
-    """From the steps of a retraining; those before the rollback round tell how long its model is by then."""
+    """From the steps of a retraining; those before the rollback round bound the length of its model."""
     if steps is None:
         return travelled(None, facts.rule, facts.start, MEASURED)
     before = [step for step in steps if step["round"] < first]
@@ -164,7 +164,7 @@ def shortest_legs(premises: Premises) -> list[float] | None:
 def _constant_legs(
     facts: PoisonBounds, given: Assumptions, estimated: Mapping[str, float]
 ) -> list[float] | None:
-    """K·η·G where anybody takes part."""
+    """K·η·G for each round with an honest client."""
     gradient = given.gradient if given.gradient is not None else estimated.get("gradient")
     if gradient is None or given.rate is None or given.most_steps is None or facts.rule not in HULL:
         return None
@@ -196,9 +196,9 @@ def _fading_legs(premises: Premises) -> list[float] | None:
 
 
 def _descent(premises: Premises) -> Term:
-    """F falls by η(1 - ηL/2)·‖∇F‖² a step, so Σ ‖∇F‖² is bounded, and Σ η‖∇F‖ by Cauchy-Schwarz.
+    """F falls by η(1 - ηL/2)·‖∇F‖² per step, so Σ ‖∇F‖² is bounded, and Σ η‖∇F‖ by Cauchy-Schwarz.
 
-    F at the rollback round is not above F(M_0): the retraining descended to there. No convexity is needed.
+    F at the rollback round is not above F(M_0), because the retraining descended. Convexity is not needed.
     """
     assumes = (SAME, "one local step a round", "η < 2/L", "F(M_0) - F* of the honest clients' own loss")
     facts, given, first = premises.facts, premises.given, premises.plan.rollback_round

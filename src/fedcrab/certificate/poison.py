@@ -9,12 +9,11 @@ So ‖M_{t+1} - W_{t+1}‖ ≤ s_t + ‖A_t(M_t) - A_t(W_t)‖ ≤ s_t + κ‖M_
 al., "SIFU", AISTATS 2024). What it needs: aggregates that are weighted means, a model that nobody changed
 between rounds, and local training that draws the same batches in both.
 
-Servers add in float32: an allowance for that is part of ψ. That of the clients' own arithmetic is not.
+Servers add in float32, and ψ allows for that. It does not allow for the clients' own rounding.
 
-Whether a history's aggregates were the weighted means that they are said to be, as far as it can tell.
-
-The ledger has the cosine of every update with the aggregate that was really applied: those of the mean must
-be the same. And where two models in a row are kept, their distance must be the length of the mean.
+A history can partly show whether its aggregates were weighted means. The ledger has the cosine of every
+update with the applied aggregate, which must equal that with the mean. Where two consecutive models are kept, their
+distance must equal the length of the mean.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CLOSE = 1e-4  # how well a float32 aggregate has the direction and length of the
 
 
 def first_other_aggregate(history: History) -> int | None:
-    """The first round whose aggregate cannot have been the mean; None where nothing speaks against it."""
+    """The first round whose aggregate cannot have been the mean; None if there is none."""
     for entry in history.rounds:
         if not len(entry.clients) or entry.coordinates.sketched:
             continue
@@ -48,7 +47,7 @@ def first_other_aggregate(history: History) -> int | None:
 
 
 def _turned(entry: RoundRecord, mean: Matrix64) -> float:
-    """The largest difference of a cosine from what it is with the mean."""
+    """The largest difference between a recorded cosine and that with the mean."""
     rows = np.array([_padded(entry.coordinates.row(c), len(mean)) for c in range(len(entry.clients))])
     scale = np.linalg.norm(rows, axis=1) * np.linalg.norm(mean)
     there = scale > 0
@@ -60,7 +59,7 @@ def _padded(row: Matrix64, width: int) -> Matrix64:
 
 
 def _stretched(history: History, entry: RoundRecord, mean: Matrix64) -> float:
-    """By which share the model moved more or less than the mean; 0 where it cannot be told."""
+    """The relative difference between the model's movement and the mean's length; 0 if unknown."""
     t, length = entry.index, float(np.linalg.norm(mean))
     last = t + 1 == len(history.rounds)
     there = last or (t + 1 in history.kept and history.rounds[t + 1].start == entry.after)
@@ -80,7 +79,7 @@ GEOMETRY = 1e-6  # the ledger's norms are exact to this share
 
 @dataclass(frozen=True, slots=True)
 class PoisonBounds:
-    """What the ledger says of each round, without one assumption."""
+    """What the ledger shows about each round, without assumptions."""
 
     sensitivity: tuple[float, ...]  # s_t, or above it
     honest: tuple[float, ...]  # φ_t = ‖A_t(M_t) - M_t‖, or above it
@@ -94,12 +93,12 @@ class PoisonBounds:
 
     @property
     def means(self) -> bool:
-        """Whether the aggregates are said to be weighted means, and nothing speaks against it."""
+        """Whether the aggregates are recorded as weighted means and nothing contradicts that."""
         return self.rule == "fedavg" and self.other is None
 
 
 def poison_bounds(plan: Plan) -> PoisonBounds:
-    """Read them off the ledger."""
+    """Compute them from the ledger."""
     history = plan.history
     found = counted_rounds(history, "all").influence(plan.malicious, plan.since)
     rows = zip(history.rounds, found.sensitivity.tolist(), found.honest.tolist(), strict=True)
@@ -121,7 +120,7 @@ def poison_bounds(plan: Plan) -> PoisonBounds:
 
 
 def _from_norms(entry: RoundRecord, plan: Plan) -> tuple[float, float]:
-    """S and φ of a sketched round from its exact norms: P_U·(mean ‖u‖ over U + mean ‖u‖ over B)."""
+    """Bounds of s and φ of a sketched round from its exact norms: P_U·(mean ‖u‖ over U + mean ‖u‖ over B)."""
     evil = np.array([plan.is_malicious(client, entry.index) for client in entry.clients])
     weights = entry.examples / entry.examples.sum()
     share, theirs = float(weights[evil].sum()), float(weights[evil] @ entry.norms[evil])
@@ -165,7 +164,7 @@ class Premises:
 
     @classmethod
     def of(cls, plan: Plan, given: Assumptions, facts: PoisonBounds | None = None) -> Premises:
-        """Of a plan; ``facts`` are those of its ledger, where they are at hand."""
+        """The premises of a plan; ``facts`` are those of its ledger, if they are already computed."""
         facts, expansion = facts or poison_bounds(plan), given.local_expansion()
         unbounded = expansion is None or facts.broken is not None or not facts.means
         return cls(plan, facts, given, None if unbounded else distances(facts, expansion or 0.0))

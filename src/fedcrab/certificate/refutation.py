@@ -41,7 +41,7 @@ USUAL_STEPS = 1000  # whose rounding is allowed for where the number of steps is
 
 
 def refuse_refuted(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts | None = None) -> None:
-    """Raise ``ConfigError`` with the first constant that cannot be true."""
+    """Raise ``ConfigError`` for the first constant that cannot be true."""
     if sentence := next(refutations(given, plan, evidence or RecoveryArtifacts()), None):
         raise ConfigError(sentence)
 
@@ -56,7 +56,7 @@ def refuse_unusable(given: Assumptions) -> None:
 
 
 def refutations(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts) -> Iterator[str]:
-    """A sentence for each declared constant that cannot be true."""
+    """One sentence for each declared constant that cannot be true."""
     yield from _expansion(given)
     yield from _residual_gradient(given)
     if given == Assumptions():
@@ -70,7 +70,7 @@ def refutations(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts) -> 
 
 
 def _expansion(given: Assumptions) -> Iterator[str]:
-    """κ below q^K, q = max(|1 - ημ|, |1 - ηL|): whoever knows better knows a larger μ."""
+    """κ below q^K, q = max(|1 - ημ|, |1 - ηL|): a smaller κ requires a larger μ."""
     kappa, eta, low, high = given.expansion, given.rate, given.convexity, given.smoothness
     if kappa is None or eta is None or low is None or high is None:
         return
@@ -102,12 +102,12 @@ def _longest(given: Assumptions) -> float | None:
 
 
 def _rounding(given: Assumptions, reach: float) -> float:
-    """What float32 can add to an update: each local step rounds a model that is this long."""
+    """What float32 rounding can add to an update; each local step rounds a model of this length."""
     return 4 * UNIT * (given.most_steps or USUAL_STEPS) * reach
 
 
 def _gradient(premises: Premises) -> Iterator[str]:
-    """‖u_c‖ ≤ K·η·G of every honest update."""
+    """‖u_c‖ ≤ K·η·G for every honest update."""
     given = premises.given
     allowed = _longest(given)
     if allowed is None or given.rate is None or given.most_steps is None:
@@ -146,7 +146,7 @@ def _spread(given: Assumptions, plan: Plan) -> Iterator[str]:
 
 
 def _drift(premises: Premises) -> Iterator[str]:
-    """|‖u_c(M_t)‖ - ‖u_c(M_s)‖| ≤ λ·‖M_t - M_s‖ of each honest client whose training is one map."""
+    """|‖u_c(M_t)‖ - ‖u_c(M_s)‖| ≤ λ·‖M_t - M_s‖ for each honest client whose training is one map."""
     plan, facts, given = premises.plan, premises.facts, premises.given
     drift = given.local_drift()
     if drift is None or not given.full_batch or not facts.means or facts.broken is not None:
@@ -168,7 +168,7 @@ def _drift(premises: Premises) -> Iterator[str]:
 
 
 def _moved(plan: Plan, t: int) -> float:
-    """‖M_{t+1} - M_t‖: the length of the mean; of a sketched round, at most the mean of the lengths."""
+    """‖M_{t+1} - M_t‖: the length of the mean; for a sketched round, at most the mean of the lengths."""
     entry = plan.history.rounds[t]
     if not len(entry.clients):
         return 0.0
@@ -255,7 +255,7 @@ def _by_lengths(premises: Premises, affine: Affine, steps: Sequence[Mapping[str,
 
 
 def _by_vectors(premises: Premises, affine: Affine, answers: Sequence[Answers]) -> Iterator[Found]:
-    """Every answer beside the first and the last before it of the same client, with the same batches."""
+    """Compare every answer with the client's first and previous one, with the same batches."""
     facts, given = premises.facts, premises.given
     earlier = dict[tuple[ClientId, int], tuple[Place, ...]]()
     for place in (place_of(premises.plan, found, affine) for found in answers):

@@ -86,7 +86,7 @@ def _poison_terms(premises: Premises) -> dict[str, Term]:
 
 
 def spelled_out(term: Term) -> Term:
-    """The term with all that it assumes, in place of the name of another bound."""
+    """The term with all its assumptions spelled out, instead of the name of another bound."""
     if "Ψ is a bound" not in term.assumes:
         return term
     every = [a for name in term.assumes for a in (PSI if name == "Ψ is a bound" else (name,))]
@@ -107,7 +107,7 @@ def doing_nothing(terms: Mapping[str, Term]) -> tuple[str | None, Term]:
 
 
 def _from_rollback(inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts) -> bool:
-    """Whether the steps lead away from the rollback model; those of some methods begin elsewhere."""
+    """Whether the steps start at the rollback model; those of some methods start elsewhere."""
     method = METHODS.get(inputs.method)
     if method is None:
         return True
@@ -129,7 +129,7 @@ def _poison(premises: Premises, stop: int) -> Term:
 
 
 def _begun(plan: Plan, evidence: RecoveryArtifacts) -> float:
-    """How far from the rollback model recovery began: the length of the noise."""
+    """How far from the rollback model the recovery began: the length of the noise."""
     if evidence.start is None:
         return 0.0
     return apart(plan, evidence.start, plan.history.model(plan.rollback_round))

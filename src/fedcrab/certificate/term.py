@@ -7,25 +7,25 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import isfinite
 from typing import Any
 
-SOUND = "sound"  # a theorem, wherever what it assumes is true
-HEURISTIC = "heuristic"  # a sensible figure that nothing proves
-UNPROVABLE = "not provable"  # stated for comparison; known to fail, or nothing to compute it from
+SOUND = "sound"  # a theorem, if its assumptions are true
+HEURISTIC = "heuristic"  # an estimate without proof
+UNPROVABLE = "not provable"  # for comparison only: known to be false, or not computable
 FLAGS = (SOUND, HEURISTIC, UNPROVABLE)
 DIGITS = 9  # of a number in a certificate
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A number that bounds something, and what it rests on."""
+    """A bound, its formula, its assumptions, and how far it can be trusted."""
 
-    value: float | None  # None: unknown, or above every number
+    value: float | None  # None: unknown or infinite
     flag: str
     formula: str
     assumes: tuple[str, ...] = ()
 
     @property
     def proved(self) -> float | None:
-        """The number, where it is a bound."""
+        """The number if it is proven, otherwise None."""
         return self.value if self.flag == SOUND else None
 
     def to_table(self, nudge: float = 0.0) -> dict[str, Any]:
@@ -40,12 +40,12 @@ class Term:
 
 
 def unknown(formula: str, *assumes: str) -> Term:
-    """A term that nothing is known of, and what would be needed."""
+    """A term without a value, and what it would need."""
     return Term(None, UNPROVABLE, formula, assumes)
 
 
 def total(formula: str, *parts: Term) -> Term:
-    """The sum of terms: as trustworthy as the least of them."""
+    """The sum of terms; as trustworthy as the weakest of them."""
     assumes = tuple(dict.fromkeys(a for part in parts for a in part.assumes))
     flag = max((part.flag for part in parts), key=FLAGS.index)
     values = [part.value for part in parts if part.value is not None]
@@ -53,14 +53,14 @@ def total(formula: str, *parts: Term) -> Term:
 
 
 def finite(term: Term) -> Term:
-    """The term, with nothing claimed where its number is above every number."""
+    """The term; nothing is claimed if its value is infinite."""
     if term.value is not None and isfinite(term.value):
         return term
     return replace(term, value=None, flag=UNPROVABLE)
 
 
 def least(terms: dict[str, Term]) -> tuple[str, Term] | None:
-    """The smallest of the proved terms."""
+    """The name of the smallest proven term, and the term; None if there is none."""
     proved = [
         (term.value, name) for name, term in terms.items() if term.flag == SOUND and term.value is not None
     ]
@@ -68,7 +68,7 @@ def least(terms: dict[str, Term]) -> tuple[str, Term] | None:
 
 
 def rounded_up(value: float | None, nudge: float = 0.0) -> float | None:
-    """The value with nine digits, never below it: what bounds stays a bound."""
+    """The value rounded up to nine digits, so that a bound stays a bound."""
     if value is None or not isfinite(value):
         return None
     shifted = value * (1 + nudge)

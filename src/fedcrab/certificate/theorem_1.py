@@ -29,19 +29,19 @@ from fedcrab.certificate.term import HEURISTIC, SOUND, UNPROVABLE, Term, finite,
 
 
 def printed(*, rate: float, L: float, G: float, gap: float, r: int, tau: int, ratios: float) -> float:
-    """As in print; ``gap`` is F0 - F*, ``ratios`` Σσ̌²."""
+    """The bound as printed; ``gap`` is F0 - F*, ``ratios`` is Σσ̌²."""
     return sqrt(rate * (gap * (r + tau) + L / 2 * rate**2 * G**2 * (r * ratios + tau)))
 
 
 def mended_recovery(*, rate: float, L: float, G: float, gap: float, r: int, ratios: float) -> float:
-    """The first term: assumes that calibrated updates are unbiased gradients."""
+    """The corrected first term; it assumes that calibrated updates are unbiased gradients."""
     return sqrt(rate * r * (gap + L / 2 * rate**2 * G**2 * ratios))
 
 
 def mended_retraining(
     *, rate: float, L: float, G: float, gap: float, tau: int, sampled: bool = False
 ) -> float:
-    """The second term; of sampled gradients a bound in expectation, with the martingale's part."""
+    """The corrected second term; for sampled gradients, in expectation and with the martingale's part."""
     drift = sqrt(rate * tau * (gap + L / 2 * rate**2 * G**2 * tau))
     return drift + (rate * G * sqrt(tau) if sampled else 0.0)
 
@@ -94,7 +94,7 @@ def _constants(given: Assumptions, guessed: Mapping[str, float]) -> dict[str, fl
 
 
 def _ratio(step: Mapping[str, Any]) -> float:
-    """σ̌ = Σ p_c·‖ũ‖/‖û‖; of a step that was not calibrated, 1."""
+    """σ̌ = Σ p_c·‖ũ‖/‖û‖; 1 for a step that was not calibrated."""
     renewed, examples = step.get("renewed") or (), step["examples"]
     if not examples:
         return 0.0

@@ -1,4 +1,4 @@
-"""A certificate against what it is about: recomputed, and compared field by field."""
+"""Verify a certificate: compute it again and compare field by field."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LONGEST = 300  # characters of one
 def verify_certificate(
     path: Path, *, history: Path | None = None, retrained: Path | None = None, key: Path | None = None
 ) -> list[str]:
-    """Everything in a certificate that does not hold, a sentence each; empty where all of it does.
+    """Return one sentence per problem of a certificate; an empty list means that it is verified.
 
-    The recovery's folder is the one that the file lies in. ``history`` is where the history is, ``retrained``
-    the folder of a retraining (``retrain`` beside the recovery's, unless told), ``key`` a public key.
+    The certificate must be in the recovery's folder. ``history`` is the place of the history, ``retrained``
+    the folder of a retraining (default: ``retrain`` beside the recovery's folder), ``key`` a public key.
     """
     table = read_certificate(path)
     if table.get("format") not in FORMATS:
@@ -42,17 +42,17 @@ def verify_certificate(
 
 
 def history_of(folder: Path, history: Path | None) -> History:
-    """The history that the certificate is about, where it is said to be or where the recovery found it."""
+    """The history of the certificate: at the given place, or where the recovery found it."""
     recovery = RecoveryFolder(folder)
     if history is None and not recovery.is_there:
-        raise HistoryError(f"{folder}: no recovery lies beside the certificate; name its --history")
+        raise HistoryError(f"{folder}: there is no recovery beside the certificate; give its --history")
     return recovery.open_history(history)
 
 
 def evidence_beside(
     folder: Path, table: Mapping[str, Any], history: History, retrained: Path | None
 ) -> RecoveryArtifacts:
-    """Models and steps: of the recovery that the file lies with, and of the retraining that it speaks of."""
+    """Models and steps of the recovery in the folder, and of the retraining that the certificate mentions."""
     recovery = RecoveryFolder(folder)
     if not recovery.is_there:
         return RecoveryArtifacts()
@@ -67,7 +67,7 @@ def evidence_beside(
 
 
 def input_problems(table: Mapping[str, Any]) -> list[str]:
-    """Inputs that are not what their digests say, or that no certificate can have."""
+    """Inputs that do not match their digests, or are invalid."""
     inputs, found = table.get("inputs"), table.get("inputs_sha256")
     if not isinstance(inputs, Mapping) or not isinstance(found, Mapping):
         return ["inputs and inputs_sha256: not two tables of values"]
@@ -85,7 +85,7 @@ def input_problems(table: Mapping[str, Any]) -> list[str]:
 
 
 def head_problems(table: Mapping[str, Any], history: History) -> list[str]:
-    """Whether it is about this history at all."""
+    """Whether the certificate is about another history."""
     subject, head = table.get("subject"), history.contents.head
     if isinstance(subject, Mapping) and subject.get("history") != head:
         return [f"subject.history: not the head of {history.path}, {head[:16]}…"]
@@ -104,7 +104,7 @@ def statement_problems(table: Mapping[str, Any], history: History, evidence: Rec
 
 
 def _differences(found: Any, right: list[Any], name: str) -> Iterator[str]:
-    """Where a value differs from all of the right ones."""
+    """The values that differ from all recomputed versions."""
     if isinstance(found, Mapping) and isinstance(right[0], Mapping):
         for key in {**right[0], **found}:
             place = f"{name}.{key}" if name else str(key)

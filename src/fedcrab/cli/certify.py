@@ -46,9 +46,9 @@ def certify_recovery(
     estimate: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Certify a recovery that lies on disk; gives the certificate's place and content.
+    """Certify a recovery on disk; return the certificate's place and content.
 
-    Everything that a signature would vouch for is told, line by line, before anything is signed or written.
+    Everything that a signature would vouch for is passed to ``tell`` before anything is signed or written.
     """
     if key is not None:
         check_private(key)
@@ -72,7 +72,7 @@ def certify_recovery(
 
 
 def declarations(table: Mapping[str, Any], left: Assumptions) -> Iterator[str]:
-    """What the certificate takes on the operator's word or from the folder, and what it left behind."""
+    """What the certificate takes from the operator or from the folder, and what it leaves out."""
     inputs = dict(table["inputs"])
     declared = _settings(inputs.pop("assumptions"))
     yield f"Declared: {declared or 'nothing'}"
@@ -91,13 +91,13 @@ def declarations(table: Mapping[str, Any], left: Assumptions) -> Iterator[str]:
 
 
 def _settings(table: Mapping[str, Any]) -> str:
-    """Those that are set, as ``name=value`` pairs."""
+    """The values that are set, as ``name=value`` pairs."""
     pairs = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in table.items())
     return ", ".join(f"{name}={value}" for name, value in pairs if value not in ("null", "false"))
 
 
 def assumed(known: Assumptions, changes: Sequence[str]) -> Assumptions:
-    """The assumptions with changes such as ``rate=0.1``; ``rate=null`` takes one back."""
+    """Return the assumptions with changes such as ``rate=0.1``; ``rate=null`` removes one."""
     table, names = asdict(known), [f.name for f in fields(Assumptions)]
     for change in changes:
         name, text = split_pair(change, option="--assume", example="rate=0.1")
@@ -111,11 +111,11 @@ def _value(change: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"--assume {change[:60]}: a number, true, false or null is wanted") from error
+        raise ConfigError(f"--assume {change[:60]}: a value is a number, true, false or null") from error
 
 
 def certificate_tables(path: Path, table: Mapping[str, Any], *, terms: bool) -> list[RenderableType]:
-    """The conclusion, where it is written; and every term behind it, where they are asked for."""
+    """The conclusion, the place of the file and, with ``terms``, every statement."""
     lines: list[RenderableType] = [_conclusion(table), Text(_written(path, table))]
     if not terms:
         count = sum(term["value"] is not None for term in table["terms"].values())
@@ -147,7 +147,7 @@ def _conclusion(table: Mapping[str, Any]) -> Text:
 
 
 def _declared(found: Mapping[str, Any]) -> str:
-    """The constants that it rests on; certificates of the first format do not have them here."""
+    """The declared constants; certificates of format 1 do not list them."""
     told = [
         name if value is True else f"{name} = {value:.6g}"
         for name, value in found.get("declared", {}).items()
@@ -156,7 +156,7 @@ def _declared(found: Mapping[str, Any]) -> str:
 
 
 def _beside(found: Mapping[str, Any]) -> str:
-    """The bound of doing nothing, and which of the two is the smaller."""
+    """The bound of doing nothing, and which of the two is smaller."""
     nothing = found.get("poisoned")
     if nothing is None or nothing["value"] is None:
         return ""
@@ -193,7 +193,7 @@ def certify_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """State what is proven about a recovery and under which assumptions, bound to history and models by hash.
+    """State what is proven about a recovery, under which assumptions; hashes bind it to history and models.
 
     What is declared is printed before anything is signed. It is taken over from an earlier certificate only
     if nothing is signed, or if that one was signed by the same key.
