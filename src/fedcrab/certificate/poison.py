@@ -12,8 +12,8 @@ between rounds, and local training that draws the same batches in both.
 Servers add in float32, and ψ allows for that. It does not allow for the clients' own rounding.
 
 A history can partly show whether its aggregates were weighted means. The ledger has the cosine of every
-update with the applied aggregate, which must equal that with the mean. Where two consecutive models are kept, their
-distance must equal the length of the mean.
+update with the applied aggregate, which must equal that with the mean. Where two consecutive models
+are kept, their distance must equal the length of the mean.
 """
 
 from __future__ import annotations
