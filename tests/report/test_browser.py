@@ -179,6 +179,10 @@ def test_odd_histories_open(rounds: int, clients: int, loss: float, browser: Any
             button.click()
         assert bool(page.answer()["refused"]) == bool(clients < 2 or page.answer()["plan"] is None)
         assert page.text("#verdict-title")
+        assert bool(page.page.locator("#sections a").count()) == bool(
+            rounds
+        )  # nothing to show without a round
+        assert page.page.locator("#loss-chart svg").count() == bool(rounds and loss == 1.0)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -17,6 +17,7 @@ function start() {
   prepareRecovered();
   prepareCertificates();
   prepareTrigger();
+  if (!page.rounds.length) for (const id of ["training", "who", "reach", "cost", "act"]) byId(id).hidden = true;
   showSections();
   redrawWhenItMatters();
   goTo(fragment.section);

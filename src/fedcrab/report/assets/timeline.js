@@ -1,7 +1,8 @@
 // The training round by round: loss, windows, kept rounds, accuracy where it is known.
 
 part(({ plan }) => {
-  drawChartOnce(byId("loss-chart"), plan?.rollback_round, () => lossChart(plan));
+  if (page.loss.some(Number.isFinite)) drawChartOnce(byId("loss-chart"), plan?.rollback_round, () => lossChart(plan));
+  else show(byId("loss-chart"), el("p", { class: "empty" }, "No round of this history has a finite loss: it was recorded without a probe, or the training diverged."));
   drawAccuracy(plan);
 });
 
