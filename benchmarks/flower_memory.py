@@ -68,11 +68,16 @@ class Answers(Grid):
                 yield self._answer(message)
 
     def _answer(self, message: Message) -> Message:
-        array = message.content["arrays"]["w"].numpy()
+        """Made with one copy of the model beside the answer itself, which the peak is to show."""
+        sent = message.content["arrays"]["w"]
+        begin = len(sent.data) - 4 * self._size
+        made = np.frombuffer(sent.data, np.float32, offset=begin).copy()
         noise = np.random.default_rng(message.metadata.dst_node_id).standard_normal(1000, np.float32)
-        array += np.resize(noise, self._size) * np.float32(1e-3)
+        made.reshape(-1, 1000)[...] += noise * np.float32(1e-3)
+        data = b"".join((sent.data[:begin], memoryview(made)))
+        answer = Array(dtype=sent.dtype, shape=sent.shape, stype=sent.stype, data=data)
         said = MetricRecord({"num-examples": 5, "train_loss": 1.0})
-        content = RecordDict({"arrays": ArrayRecord({"w": Array(array)}), "metrics": said})
+        content = RecordDict({"arrays": ArrayRecord({"w": answer}), "metrics": said})
         return Message(content, reply_to=message)
 
     def send_and_receive(

@@ -24,7 +24,7 @@ from sklearn.linear_model import LogisticRegression
 from fedcrab import Compact, History
 from fedcrab.flower import Patience, Recorder, recover_if_asked
 
-PATIENT = Patience(deadline=120.0, attempts=1, poll=0.01)
+PATIENT = Patience(deadline=3600.0, attempts=1, poll=0.01)
 SITES, ATTACKERS = [f"site-{i}" for i in range(6)], ("site-1", "site-4")
 HONEST = [site for site in SITES if site not in ATTACKERS]
 TEST = 500

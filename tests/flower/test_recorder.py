@@ -1,5 +1,6 @@
 """A strategy with a recorder around it trains as it did, and the history says what happened."""
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -219,3 +220,27 @@ def test_the_head_is_logged_every_so_many_rounds(tmp_path: Path, monkeypatch: py
     assert [verify(tmp_path / "h", head=head).anchored for head in noted] == [2, 4]
     with pytest.raises(ConfigError, match="head_every"):
         Recorder(everyone(), tmp_path / "h", head_every=-1)
+
+
+class Watching(FedAvg):
+    """Counts the replies of the round before that are still there when the next one is asked for."""
+
+    def __init__(self, **settings) -> None:
+        super().__init__(**settings)
+        self.replies, self.held = [], []
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.held.append(sum(reply() is not None for reply in self.replies))
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        given = list(replies)
+        self.replies = [weakref.ref(reply) for reply in given]
+        return super().aggregate_train(server_round, given)
+
+
+def test_the_replies_of_a_round_are_gone_when_the_next_one_begins(tmp_path: Path) -> None:
+    """Flower's own loop holds them until the next ones have come in: twice the memory."""
+    watching = everyone(Watching)
+    recorded(tmp_path / "h", grid(), rounds=3, strategy=watching)
+    assert watching.held == [0, 0, 0]

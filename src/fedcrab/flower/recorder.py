@@ -8,6 +8,7 @@ the strategy keeps between rounds is recorded with the model, and put back when 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -24,7 +25,7 @@ from flwr.supercore import log
 from fedcrab.errors import ConfigError, RecordError
 from fedcrab.flower.arrays import array_layout
 from fedcrab.flower.fleet import Identities
-from fedcrab.flower.replies import Admitted, ReplyCollector
+from fedcrab.flower.replies import ReplyCollector
 from fedcrab.flower.run_metadata import RunMetadata, is_weighted_mean, run_metadata
 from fedcrab.flower.sent_config import RecordedConfig, SentMessages
 from fedcrab.flower.strategy_state import StrategyState
@@ -42,7 +43,9 @@ from fedcrab.flower.waiting import Patience, PatientGrid, Reason
 from fedcrab.history.selection import Selection
 from fedcrab.recording.arrays import UpdateBuffers
 from fedcrab.recording.training_history import REPORTED, TrainingHistory
-from fedcrab.types import Vector, utc_now
+from fedcrab.types import Updates, Vector, utc_now
+
+LARGE = 2**26  # bytes of a round's updates, above which their memory is taken back at once
 
 
 class Recorder(Strategy):
@@ -275,7 +278,8 @@ class Recorder(Strategy):
         if admitted.replies:
             aggregate = self._inside.get("aggregate_train", self.strategy.aggregate_train)
             made = aggregate(server_round + self._done, list(admitted.replies.values()))
-        admitted = self._let_go(admitted)
+        admitted = replace(admitted, replies={})
+        self._let_go(admitted.updates)
         if made[0] is not None:
             self._absent = recording.model.absent(made[0])
         after = recording.add(
@@ -294,11 +298,12 @@ class Recorder(Strategy):
         self._intake = None
         return after, made[1]
 
-    def _let_go(self, admitted: Admitted) -> Admitted:
-        """Without the replies, once the strategy has seen them; a loop of its own may look at them again."""
+    def _let_go(self, updates: Updates) -> None:
+        """Of the replies, once the strategy has seen them; see :meth:`PatientGrid.let_go`."""
         if self._grid is not None and not self._inside:
             self._grid.let_go()
-        return replace(admitted, replies={})
+            if updates.vectors.nbytes > LARGE:
+                gc.collect()  # Flower's records refer to themselves in a circle
 
     def _notes(self, recording: TrainingHistory) -> str:
         """What this round's messages said that the first round's did not."""

@@ -187,9 +187,10 @@ class PatientGrid(Grid):
         return self._grid.pull_messages(message_ids)
 
     def let_go(self) -> None:
-        """Empty the list of the last training's answers.
+        """Empty the list that the last training messages gave back.
 
-        Flower's loop holds it until the next one has come in, and so the updates of two rounds at once.
+        Flower's loop holds it until the next one has come in, and so the updates of two rounds at once. A
+        strategy's own loop may want it still.
         """
         self._given.clear()
         self.replies = Replies()
@@ -203,7 +204,7 @@ class PatientGrid(Grid):
         deadline = min(self._patience.deadline, timeout or self._patience.deadline)
         patience = replace(self._patience, deadline=deadline)
         if all(m.metadata.message_type == MessageType.TRAIN for m in messages):
-            self.let_go()
+            self.replies = Replies()
             self.replies = ask_nodes(self._grid, messages, patience, self._judge)
             self._given = list(self.replies.usable.values())
             return self._given
