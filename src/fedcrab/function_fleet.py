@@ -1,4 +1,4 @@
-"""A fleet from a function: the clients of a loop of one's own, for recovery."""
+"""A fleet from a function: the clients of your own training loop, for recovery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LocalTrain = Callable[..., tuple[Any, float]]  # (state dict, client, round) -> 
 
 
 def fleet(train: LocalTrain, like: Any) -> Fleet:
-    """The clients whom ``train(state_dict, client, round) -> (state_dict, examples)`` trains, one by one.
+    """A fleet whose clients ``train(state_dict, client, round) -> (state_dict, examples)`` trains one by one.
 
     ``like`` is the torch module, or a state dict, that the models are of. ``train`` may also take a number of
     local ``epochs``: FedEraser asks for fewer than the training had.
@@ -34,7 +34,9 @@ class FunctionFleet:
     ) -> Updates:
         """Each client's local model less the one that it was given."""
         if epochs is not None and not self._takes_epochs:
-            raise ConfigError("this method asks for fewer local epochs: have train take epochs, or leave it")
+            raise ConfigError(
+                "this method asks for fewer epochs: let train take epochs, or use another method"
+            )
         more = {"epochs": epochs} if self._takes_epochs else {}
         found = {}
         for client in clients:

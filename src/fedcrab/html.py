@@ -1,4 +1,4 @@
-"""Values as small tables of HTML, for notebooks. Ids and paths come from strangers: all text is escaped."""
+"""Values as small HTML tables, for notebooks. Ids and paths come from strangers: all text is escaped."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A torch module on examples: loss, accuracy and predictions of any recorded model.
 
-The server's probe of a loop of one's own, and the test examples by which a recovery is judged.
+The server's probe in your own training loop, and the test examples on which a recovery is evaluated.
 """
 
 from __future__ import annotations

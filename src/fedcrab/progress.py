@@ -1,7 +1,7 @@
 """What a command is doing, on standard error: from its first second, and before anything heavy is imported.
 
 On a terminal a line that moves and vanishes at the end; elsewhere plain lines, one per stage and then one
-every few seconds. Nothing where a program asked for JSON and nobody watches.
+every few seconds. Nothing if a program asked for JSON and there is no terminal.
 """
 
 from __future__ import annotations

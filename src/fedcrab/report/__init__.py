@@ -1,4 +1,4 @@
-"""What people look at: tables, curves, the incident page. The package itself is called to write the page."""
+"""Output for people: tables, curves, the incident page. Calling the package writes the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report(
     owner: str = "",
     status: str = "",
 ) -> Path:
-    """Write the incident page of a history or a recovery, one HTML file; gives its path.
+    """Write the incident page of a history or a recovery, one HTML file; returns its path.
 
     ``source`` is a history, what ``fedcrab.recover`` gave, or the path of either. ``malicious`` are marked
     when the page opens, each from its round ``since`` on; ``recovered`` is the folder of recoveries to show.

@@ -1,7 +1,4 @@
-"""Recovery as a picture: how accuracy comes back, and the attack does not.
-
-The loss while recovering, as pictures: one a data set, a panel a share of attackers.
-"""
+"""Curves as pictures: accuracy and attack success during a recovery, and the loss by share of attackers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From a history to one HTML file: gather the facts, put them into the template, write it.
 
-Nothing is fetched, and nothing that a client calls itself can get out of the data.
+Nothing is fetched, and no client id can break out of the data.
 """
 
 from __future__ import annotations

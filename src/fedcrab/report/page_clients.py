@@ -1,10 +1,10 @@
 """The geometry of each round as a page carries it.
 
-Where everybody is carried these are the ledger's own numbers, so that the page's sums are those of ``plan``,
-bit for bit. Else the points are the carried clients, the mean of the others, the mean of the selected
-others, the same two means of the marked who are not carried, and the reference, and their coordinates the
-triangular factor of these alone: it has the same norms of all combinations, to the rounding of one orthogonal
-transformation.
+If every client is on the page, these are the ledger's own numbers, so that the page's sums are those of
+``plan``, bit for bit. Otherwise the points are the carried clients, the mean of the others, the mean of the
+selected others, the same two means of the marked clients that are not carried, and the reference. Their
+coordinates are the triangular factor of these alone: norms of all combinations are the same, up to the
+rounding of one orthogonal transformation.
 
 Whose geometry a page carries: everybody's where that fits, else those who matter most.
 

@@ -1,6 +1,6 @@
-"""Histories and plans as tables for a terminal. Names come from clients: they are shown as plain text.
+"""Histories, plans and recoveries as tables for a terminal and as plain values for JSON.
 
-A history in a few numbers: for people, and as plain values for JSON.
+Client ids come from strangers: they are shown as plain text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ClientSummary:
 
 
 def summarise_clients(history: History) -> list[ClientSummary]:
-    """Every client that took part or was turned away, in the order people count."""
+    """Every client that took part or was rejected, in natural order."""
     rounds, selected, rejected = Counter[str](), Counter[str](), Counter[str]()
     norms, cosines = Counter[str](), Counter[str]()
     for entry in history.rounds:
@@ -96,7 +96,7 @@ def to_table(history: History) -> dict[str, Any]:
 
 
 def _plain(value: float) -> float | None:
-    """JSON has no word for a number that is not finite."""
+    """None for a number that is not finite, which JSON cannot express."""
     return value if isfinite(value) else None
 
 
