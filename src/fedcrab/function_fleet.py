@@ -35,7 +35,7 @@ class FunctionFleet:
         """Each client's local model less the one that it was given."""
         if epochs is not None and not self._takes_epochs:
             raise ConfigError(
-                "this method asks for fewer epochs: let train take epochs, or use another method"
+                "this method asks for fewer local epochs: let train take epochs, or use another method"
             )
         more = {"epochs": epochs} if self._takes_epochs else {}
         found = {}
