@@ -51,6 +51,8 @@ def python_of(name: str, peers: Path) -> Path:
 def entries(model: str, peers: Path, only: list[str], cores: int | None) -> list[Entry]:
     """Everybody who is installed, knows the model and is wanted, each in all settings that make sense."""
     known = ["fedcrab", "bare_torch", *(() if model == "own" else (*BY_HAND, *PEERS))]
+    if model == "cnn":
+        known.remove("lean_jax")  # convolutions in a scan take XLA a minute per round on a processor
     found = []
     for name in known:
         if (only and name not in only) or not python_of(name, peers).exists():

@@ -11,19 +11,20 @@ import numpy as np
 from halves import Halves
 from trial import Trial
 
-SHAPES = {
-    "mlp": [(784, 128), (128,), (128, 10), (10,)],
-    "cnn": [(5, 5, 1, 16), (16,), (5, 5, 16, 32), (32,), (512, 10), (10,)],
-}
+SHAPES = [(784, 128), (128,), (128, 10), (10,)]
+ENDS = np.cumsum([np.prod(shape) for shape in SHAPES])[:-1]
 
 
-def start(model):
+def start():
     """Uniform within 1/√inputs, as torch has it."""
-    rng, parts, bound = np.random.default_rng(0), [], 1.0
-    for shape in SHAPES[model]:
-        bound = np.prod(shape[:-1]) ** -0.5 if len(shape) > 1 else bound
-        parts.append(rng.uniform(-bound, bound, np.prod(shape)))
+    rng = np.random.default_rng(0)
+    bounds = [784**-0.5, 784**-0.5, 128**-0.5, 128**-0.5]
+    parts = [rng.uniform(-b, b, np.prod(shape)) for b, shape in zip(bounds, SHAPES, strict=True)]
     return np.concatenate(parts).astype(np.float32)
+
+
+def unpacked(model, split):
+    return [part.reshape(shape) for part, shape in zip(split(model, ENDS), SHAPES, strict=True)]
 
 
 def make(clients):
@@ -32,31 +33,16 @@ def make(clients):
     from jax import lax
 
     trial = Trial()
-    shapes = SHAPES[trial.model]
-    ends = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
     batch, examples = trial.batch, trial.examples
     steps = -(-examples // batch)
-    image = (784,) if trial.model == "mlp" else (28, 28, 1)
-    x = jnp.asarray(trial.x[clients[0] : clients[-1] + 1].reshape(len(clients), examples, *image))
-    y = jnp.asarray(trial.y[clients[0] : clients[-1] + 1])
+    mine = slice(clients[0], clients[-1] + 1)
+    x, y = jnp.asarray(trial.x[mine].reshape(len(clients), examples, 784)), jnp.asarray(trial.y[mine])
     present = jnp.asarray((np.arange(steps * batch) < examples).reshape(steps, batch), jnp.float32)
     counts = present.sum(1)
 
-    def logits(parameters, images):
-        if trial.model == "mlp":
-            w1, b1, w2, b2 = parameters
-            return jax.nn.relu(images @ w1 + b1) @ w2 + b2
-        k1, c1, k2, c2, w, b = parameters
-        for kernel, bias in ((k1, c1), (k2, c2)):
-            images = lax.conv_general_dilated(
-                images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
-            images = lax.reduce_window(images, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-            images = jax.nn.relu(images + bias)
-        return images.reshape(len(images), -1) @ w + b
-
     def loss(parameters, images, labels, mask, count):
-        log_p = jax.nn.log_softmax(logits(parameters, images))
+        w1, b1, w2, b2 = parameters
+        log_p = jax.nn.log_softmax(jax.nn.relu(images @ w1 + b1) @ w2 + b2)
         return -(jnp.take_along_axis(log_p, labels[:, None], 1)[:, 0] * mask).sum() / count
 
     gradient = jax.grad(loss)
@@ -76,7 +62,7 @@ def make(clients):
 
     @jax.jit
     def round_of(model, orders):
-        parameters = [p.reshape(shape) for p, shape in zip(jnp.split(model, ends), shapes, strict=True)]
+        parameters = unpacked(model, jnp.split)
         after = lax.map(lambda own: client(parameters, own), (x, y, orders))
         return jnp.concatenate([p.sum(0).reshape(-1) for p in after])
 
@@ -86,35 +72,20 @@ def make(clients):
         orders = np.zeros((len(clients), trial.epochs, steps * batch), np.int32)
         orders[..., :examples] = np.arange(examples)
         rng.permuted(orders[..., :examples], axis=2, out=orders[..., :examples])
-        drawn = orders.reshape(len(clients), trial.epochs, steps, batch)
-        return np.asarray(round_of(model, drawn))
+        return np.asarray(round_of(model, orders.reshape(len(clients), trial.epochs, steps, batch)))
 
     return train
 
 
 def accuracy(model, trial):
-    import jax
-
-    shapes = SHAPES[trial.model]
-    parts = np.split(model, np.cumsum([np.prod(shape) for shape in shapes])[:-1])
-    parts = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-    if trial.model == "mlp":
-        w1, b1, w2, b2 = parts
-        found = np.maximum(trial.test_x.reshape(-1, 784) @ w1 + b1, 0) @ w2 + b2
-        return (found.argmax(1) == trial.test_y).mean()
-    images = trial.test_x.transpose(0, 2, 3, 1)
-    for kernel, bias in ((parts[0], parts[1]), (parts[2], parts[3])):
-        images = jax.lax.conv_general_dilated(
-            images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        n, h, w, c = images.shape
-        images = np.maximum(np.asarray(images).reshape(n, h // 2, 2, w // 2, 2, c).max((2, 4)) + bias, 0)
-    return ((images.reshape(len(images), -1) @ parts[4] + parts[5]).argmax(1) == trial.test_y).mean()
+    w1, b1, w2, b2 = unpacked(model, np.split)
+    found = np.maximum(trial.test_x.reshape(-1, 784) @ w1 + b1, 0) @ w2 + b2
+    return (found.argmax(1) == trial.test_y).mean()
 
 
 if __name__ == "__main__":
     trial = Trial()
-    halves, model = Halves(make, trial.clients, trial.processes), start(trial.model)
+    halves, model = Halves(make, trial.clients, trial.processes), start()
     for _ in range(trial.rounds):
         model = halves.average(model)
         trial.round_done()

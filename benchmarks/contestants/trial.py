@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,29 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def core_seconds():
-    """What this process and all its descendants have used so far, whatever else the machine does."""
-    children, used = {}, {}
+    """What this process and all its descendants have used so far, whatever else the machine does.
+
+    By the scheduler's own count, in nanoseconds, of the threads that there are.
+    """
+    children = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rsplit(")", 1)[1].split()
         except OSError:  # gone in the meantime
             continue
         children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-        used[int(path.parent.name)] = int(fields[11]) + int(fields[12])
     family = [os.getpid()]
     for pid in family:
         family += children.get(pid, [])
-    return sum(used[pid] for pid in family if pid in used) * TICK
+    return sum(map(_nanoseconds, family)) / 1e9
+
+
+def _nanoseconds(pid):
+    used = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # gone in the meantime
+            used += int(path.read_text().split()[0])
+    return used
 
 
 def age():
