@@ -137,3 +137,47 @@ def test_a_clock_that_is_set_back_does_not_stop_the_training(tmp_path: Path) -> 
     with begin(tmp_path / "h") as history:
         list(train(Pulling(), CLIENTS, history, **{**SETTINGS, "rounds": 2}, clock=lambda: next(ticks)))
     assert [(e.began.hour, e.ended.hour) for e in history.rounds] == [(0, 0), (22, 22)]
+
+
+def test_asking_ahead_changes_no_number(tmp_path: Path) -> None:
+    heads = []
+    for name, ahead in (("one", False), ("two", True)):
+        with begin(tmp_path / name, Everything()) as history:
+            list(train(Pulling(frozenset({(2, "3")})), CLIENTS, history, **SETTINGS, ahead=ahead))
+            heads.append(untimed_head(history.contents))
+    assert heads[0] == heads[1]
+
+
+def test_what_is_yielded_is_durable_and_the_next_round_is_under_way(tmp_path: Path) -> None:
+    """Stopped anywhere, all that was yielded is there, and a resumed training is the uninterrupted one."""
+    asked = []
+
+    class Watched(Pulling):
+        def train(self, model, clients, *, round, epochs=None):
+            asked.append(round)
+            return super().train(model, clients, round=round)
+
+    history = begin(tmp_path / "h", Everything())
+    for step in train(Watched(), CLIENTS, history, **SETTINGS, ahead=True):
+        assert len(History.open(tmp_path / "h").rounds) == step.round + 1
+        if step.round == 4:
+            break
+    history.release()
+    with History.resume(tmp_path / "h") as resumed:
+        list(train(Watched(), CLIENTS, resumed, **SETTINGS, ahead=True))
+    with begin(tmp_path / "whole", Everything()) as whole:
+        list(train(Pulling(), CLIENTS, whole, **SETTINGS))
+    assert sorted(asked) == sorted([*range(12), 5])
+    assert untimed_head(resumed.contents) == untimed_head(whole.contents)
+
+
+def test_clients_that_fail_ahead_are_an_error_after_the_round_before(tmp_path: Path) -> None:
+    class Failing(Pulling):
+        def train(self, model, clients, *, round, epochs=None):
+            if round == 2:
+                raise ConfigError("no such luck")
+            return super().train(model, clients, round=round)
+
+    with begin(tmp_path / "h") as history, pytest.raises(ConfigError, match="no such luck"):
+        list(train(Failing(), CLIENTS, history, **SETTINGS, ahead=True))
+    assert len(history.rounds) == 2

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from threading import Thread
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +21,7 @@ from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId, Fleet, Rejection, Round, Updates, Vector, utc_now
 from fedcrab.vectors import is_finite
 
+Answer = TypeVar("Answer")
 BEYOND = "the model after the round would not be finite"
 
 
@@ -45,6 +50,7 @@ def train(
     model: Vector | None = None,
     clock: Callable[[], datetime] = utc_now,
     on_step: Callable[[TrainedRound], None] | None = None,
+    ahead: bool = False,
 ) -> Iterator[TrainedRound]:
     """Train until the history has this many rounds, after those it already has; yields each new round.
 
@@ -53,28 +59,54 @@ def train(
     ``drop_out``. Both draws depend only on the round, so a resumed training equals an uninterrupted one.
     ``on_step`` is called with each recorded round; :mod:`fedcrab.loggers` has such functions.
     ``clock`` gives the times of rounds; nothing else depends on it.
+    With ``ahead`` the clients of the next round are asked while this one is measured and recorded, from
+    another thread: for clients that train in other processes. No number depends on it, and a round is still
+    yielded only when it is durable; whoever stops between rounds has asked for one round in vain.
     """
     _check(share, drop_out)
     rule = with_buffers(aggregate, history.charter.layout)
     model = history.final_model() if model is None else model
-    for index in range(len(history.rounds), rounds):
+
+    def answers(index: int, model: Vector) -> tuple[datetime, Updates]:
         began = clock()
         asked = taking_part(clients, index, seed=seed, share=share, drop_out=drop_out)
-        updates, rejected = screen_updates(fleet.train(model, asked, round=index), size=len(model))
+        return began, fleet.train(model, asked, round=index)
+
+    waiting: Callable[[], tuple[datetime, Updates]] = partial(answers, len(history.rounds), model)
+    for index in range(len(history.rounds), rounds):
+        began, answered = waiting()
+        updates, rejected = screen_updates(answered, size=len(model))
         step = _step(rule, model, updates)
         if step is None:
             useless = tuple(Rejection(client, BEYOND) for client in updates.clients)
             updates, rejected, step = no_updates(len(model)), (*rejected, *useless), np.zeros_like(model)
         after = model + step
+        ended = max(began, clock())  # the machine's clock may be set back meanwhile
+        waiting = partial(answers, index + 1, after)
+        if ahead and index + 1 < rounds:
+            waiting = _begun(waiting)
         loss = probe.loss(after)
         divergence = probe.divergence(model, after)
-        ended = max(began, clock())  # the machine's clock may be set back meanwhile
         history.record(Round(index, model, updates, step, loss, divergence, rejected, began, ended))
         done = TrainedRound(index, after, loss, updates.clients, rejected)
         if on_step is not None:
             on_step(done)
         yield done
         model = after
+
+
+def _begun(work: Callable[[], Answer]) -> Callable[[], Answer]:
+    """Begin this work in another thread; the function that waits for it. It is left behind at an exit."""
+    found: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as problem:  # raised where it is waited for
+            found.set_exception(problem)
+
+    Thread(target=run, daemon=True).start()
+    return found.result
 
 
 def _step(rule: Aggregate, model: Vector, updates: Updates) -> Vector | None:

@@ -38,6 +38,8 @@ from fedcrab.simulate.partition import Parts
 from fedcrab.train import TrainedRound, train
 from fedcrab.types import Fleet, Round
 
+AHEAD = 1 << 28  # bytes of a round's updates: of fewer, those of two rounds may be held at a time
+
 
 def rerecord(history: History, path: Path, selection: Selection) -> History:
     """Record a history that keeps everything again, with another selection; return the new history."""
@@ -232,7 +234,13 @@ def run(setup: Setup, history: History) -> Iterator[TrainedRound]:
         seed=config.seed,
         share=config.clients.share,
         drop_out=config.clients.drop_out,
+        ahead=setup.honest.workers > 0 and _bytes_of_a_round(setup) < AHEAD,
     )
+
+
+def _bytes_of_a_round(setup: Setup) -> int:
+    """What the updates of all clients take in memory."""
+    return len(setup.honest.clients) * setup.honest.layout.size * 4
 
 
 def setup_of(history: History, workers: int | None) -> Setup:

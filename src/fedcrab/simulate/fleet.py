@@ -82,6 +82,11 @@ class SimulatedFleet:
         """The model that the clients train."""
         return self._plant.architecture
 
+    @property
+    def workers(self) -> int:
+        """How many worker processes train the clients; 0: this process does."""
+        return self._plant.workers.count if self._plant.workers is not None else 0
+
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
@@ -114,8 +119,7 @@ class SimulatedFleet:
             for row, (client, place) in enumerate(zip(asked, held, strict=True))
         ]
         counts = [place.count for place in held]
-        workers = self._plant.workers.count if self._plant.workers is not None else 1
-        dealt = split_clients(counts, together=self._plant.bench.together, workers=workers)
+        dealt = split_clients(counts, together=self._plant.bench.together, workers=max(self.workers, 1))
         address = round if self._time == 0 else -1 - round - (self._time - 1) * MOST_ROUNDS  # of orders
         return [Job(call.number, address, epochs, tuple(shares[place] for place in job)) for job in dealt]
 
