@@ -21,7 +21,7 @@ Cluster = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Compute on the workers of the Dask scheduler at HOST:PORT."),
 ]
-NoRun = Annotated[bool, typer.Option("--no-run", help="Only write the tables of what is there.")]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Compute nothing; write the tables of finished cells.")]
 
 
 @app.command(epilog="Example: fedcrab bench suite.toml --results results")
