@@ -112,7 +112,7 @@ def test_the_formulas_by_hand() -> None:
     cells = [cell for cell in CELLS["memory"][1] if dict(cell.labels)["fraction"] == 0.5]
     rows = [{**dict(cell.labels), "key": cell.key, "bytes": 5000, "client_rounds": 240} for cell in cells]
     told = {line[0]: line for line in formulas(rows, cells).rows}
-    assert told["retrain"][1:4] == ("O(CMT)", "326 MB", "nothing is needed")
+    assert told["retrain"][1:4] == ("O(CMT)", "326 MB", "none")
     assert told["federaser"][1:4] == ("O(CM⌊T/Δt⌋)", "326 MB", "5 kB")
     assert told["crab-paper"][1:4] == ("O(λδCMT)", "137 MB", "5 kB")  # 0.6 × 0.7 × 325.7
     assert [told[m][5] for m in ("retrain", "federaser", "fedrecover", "crab-paper")] == [
