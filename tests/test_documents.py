@@ -219,6 +219,22 @@ def test_every_command_is_documented() -> None:
         assert command.epilog, f"{name} --help has no example"
 
 
+def test_the_figures_of_the_readme_are_those_of_the_documents() -> None:
+    """Recovery by its defaults, and the simulator beside its peers."""
+    told = (ROOT / "README.md").read_text()
+    row = next(line for line in told.splitlines() if line.startswith("| recovery by the defaults"))
+    measured = row.split(" | ")[1].replace(" %", "")
+    whole = next(
+        line for line in (ROOT / "docs" / "recovery.md").read_text().splitlines() if "| all |" in line
+    )
+    for figure in re.findall(r"\d+(?:\.\d+)?", measured):
+        assert re.search(rf"[| (]{re.escape(figure)}[ |)]", whole), f"{figure} is not in {whole}"
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text()
+    for figure in re.findall(r"(?:MLP|CNN) (\d\.\d) times", told):
+        wall = [float(x) for x in re.findall(r"\| (\d+\.\d+)× \([^|]*\) \|\n", benchmarks)]
+        assert float(figure) in [round(x, 1) for x in wall]
+
+
 def test_the_version_stands_in_one_place_and_has_its_part_of_the_changelog() -> None:
     """A wheel takes its version from ``fedcrab.__version__``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -75,7 +75,7 @@ function boardRows({ plan }, now) {
     ["When", whenTrained() ? `The model was ${whenTrained()}, in ${plural(page.rounds.length, "round")}.` : `${plural(page.rounds.length, "round")}; the history has no times.`],
     plan ? ["Who is excluded", `${upper(clientsInWords(namesOf(plan)))}.`] : null,
     plan ? ["What is undone", plan.rollback_round ? `Rounds ${plan.rollback_round} to ${page.rounds.length - 1} of ${page.rounds.length}.` : "The whole training."] : null,
-    plan ? ["What it takes", `${plural((spentBy(plan) ?? defaultCost(plan)).clientRounds, "client-round")}, ${percent((spentBy(plan) ?? defaultCost(plan)).share)} of full retraining.`] : null,
+    plan ? [now === "recovered" ? "What it took" : "What it takes", `${plural((spentBy(plan) ?? defaultCost(plan)).clientRounds, "client-round")}, ${percent((spentBy(plan) ?? defaultCost(plan)).share)} of full retraining.`] : null,
     now === "recovered" ? ["Result", [...(recoveries.poisoned?.asr != null ? [`Attack success ${percent(recoveries.poisoned.asr, 1)} before, ${percent(chosenRecovery().asr, 1)} after. `] : []), measuredInWords(chosenRecovery(), recoveries.poisoned, recoveries.deploy === chosenRecovery().method)]] : null,
     now === "recovered" ? ["Model to deploy", recoveries.deploy ? el("code", {}, chosenRecovery().model) : "none yet"] : null,
     plan?.warnings.length ? ["Warnings", plan.warnings.join(" ")] : null,

@@ -16,8 +16,8 @@ part(() => {
 
 function triggerInWords({ planted, label, success, confidence, since }) {
   if (!planted) return "An audit of the final model found no planted trigger. It only finds patches that work on most examples.";
-  const when = since == null ? "" : ` It works since the model before ${roundAndTime(since)}.`;
-  return `The final model has a planted trigger: with it, ${percent(success)} of other examples are classified as class ${label} (${percent(confidence, 1)} sure).${when}`;
+  const when = since == null ? "" : ` It has worked since the model before ${roundAndTime(since)}.`;
+  return `The final model has a planted trigger: with it, ${percent(success)} of the examples of other classes are classified as class ${label} (${percent(confidence, 1)} sure).${when}`;
 }
 
 function pictureOf({ title, width, height, channels, pixels }) {
@@ -42,7 +42,7 @@ function drawLifts() {
     label: `How many examples the trigger turns, model by model, from ${percent(lifts[0][1])} to ${percent(lifts.at(-1)[1])}. Arrow keys read single models.`,
     xs: lifts.map(([t]) => t), xName: "model before round", yName: "examples that the trigger turns", rounds: true, xMin: 0, xMax: page.rounds.length, yMin: 0, yMax: 1, yFormat: percent,
     series: [{ name: "", kind: "poison", points: lifts }],
-    read: (i) => `Model before ${roundAndTime(lifts[i][0])}: the trigger turns ${percent(lifts[i][1], 1)} of other examples`,
+    read: (i) => `Model before ${roundAndTime(lifts[i][0])}: the trigger turns ${percent(lifts[i][1], 1)} of the examples of other classes`,
   });
 }
 
