@@ -317,7 +317,7 @@ def test_the_trigger_is_shown_and_those_who_taught_it_are_marked_by_one_click(
     with opened(browser, written(history, tmp_path / "p.html")) as page:
         told = page.text("#trigger")
         assert "90% of the examples of other classes are classified as class 4" in told
-        assert "works since the model before round 5" in told
+        assert "has worked since the model before round 5" in told
         assert page.page.locator("#trigger-pictures canvas").count() == 4
         colours = page.page.evaluate(
             "[...document.querySelector('#trigger-pictures canvas').getContext('2d')"
