@@ -93,7 +93,9 @@ class Coordinates:
         """The coordinates of Σ factor·point."""
         numbers = self.numbers
         if self.sketched and len(points):
-            return np.asarray(np.asarray(factors) @ numbers.reshape(self.points, -1)[np.asarray(points)])
+            shares = np.zeros(self.points)
+            np.add.at(shares, np.asarray(points), factors)
+            return np.asarray(shares @ numbers.reshape(self.points, -1))
         total = np.zeros(self.width)
         for point, factor in zip(points, factors, strict=True):
             row = self._row(numbers, point)

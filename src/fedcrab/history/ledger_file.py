@@ -26,14 +26,16 @@ OUTSIDE = {
 }
 CANNOT_WRITE = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
 TRIES = 5  # to copy a ledger while nobody writes to it
-ROOM = 2**26  # bytes of what was read that are held, the latest used
+CLIENTS_ROOM = 2**26  # bytes of clients' columns that are held, the latest used; and of coordinates
+NUMBERS_ROOM = 2**25
 
 
 class Shelf:
     """What was read last, up to so many bytes: the rest is read again when it is asked for."""
 
     def __init__(self, room: int) -> None:
-        self._room, self._held = room, OrderedDict[Any, tuple[Any, int]]()
+        self._room, self._taken = room, 0
+        self._held = OrderedDict[Any, tuple[Any, int]]()
 
     def get(self, key: Any) -> Any:
         """What lies under this key, or None."""
@@ -46,11 +48,11 @@ class Shelf:
         """Hold this, and let go of what was not asked for the longest."""
         if size > self._room or key in self._held:
             return
-        self._room -= size
         self._held[key] = value, size
-        while self._room < 0:
+        self._taken += size
+        while self._taken > self._room:
             _, (_, freed) = self._held.popitem(last=False)
-            self._room += freed
+            self._taken -= freed
 
 
 class LedgerFile:
@@ -62,7 +64,7 @@ class LedgerFile:
 
     def __init__(self, path: Path, *, sealed: bool) -> None:
         self.path, self.sealed = path, sealed
-        self.shelf = Shelf(ROOM)
+        self.clients, self.numbers = Shelf(CLIENTS_ROOM), Shelf(NUMBERS_ROOM)
         self.lock = RLock()
         self._kept: tuple[int, sqlite3.Connection] | None = None
         self._used: sqlite3.Connection | None = None

@@ -40,7 +40,8 @@ def encode(numbers: Numbers, digits: int) -> bytes:
     table = np.ascontiguousarray(numbers, "<f8").view(np.uint8).reshape(-1, BYTES)
     planes = [np.ascontiguousarray(table[:, BYTES - 1 - plane]) for plane in range(_planes(digits))]
     first, second, *plain, last = planes
-    packed = [_packed(plane) for plane in (first, second, last)]
+    full = (BEFORE + digits) % BYTES == 0
+    packed = [_packed(first), _packed(second), _packed(last, level=0 if full else 1)]
     return b"".join([HEADER.pack(*map(len, packed)), *packed, *(plane.tobytes() for plane in plain)])
 
 
@@ -78,8 +79,8 @@ def _split(content: bytes, count: int, digits: int) -> list[NDArray[np.uint8]]:
     return [first, second, *between, last]
 
 
-def _packed(plane: NDArray[np.uint8]) -> bytes:
-    packer = zlib.compressobj(level=1, strategy=zlib.Z_HUFFMAN_ONLY)
+def _packed(plane: NDArray[np.uint8], level: int = 1) -> bytes:
+    packer = zlib.compressobj(level=level, strategy=zlib.Z_HUFFMAN_ONLY)
     return packer.compress(plane.data) + packer.flush()
 
 

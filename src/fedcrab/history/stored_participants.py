@@ -42,11 +42,11 @@ class LedgerNumbers:
     def read(self) -> Matrix64:
         """All of them, checked against their hash; held as long as there is room."""
         with self.file.lock:
-            held: Matrix64 | None = self.file.shelf.get(("numbers", self.round))
+            held: Matrix64 | None = self.file.numbers.get(self.round)
             if held is None:
                 with self.file.connection() as connection:
                     held = self.read_from(connection)
-                self.file.shelf.put(("numbers", self.round), held, held.nbytes)
+                self.file.numbers.put(self.round, held, held.nbytes)
         return held
 
     def read_from(self, connection: sqlite3.Connection) -> Matrix64:
@@ -55,13 +55,19 @@ class LedgerNumbers:
         row = connection.execute(f"SELECT coordinates FROM {table} WHERE round = ?", (self.round,)).fetchone()
         content = row[0] if row else None
         if not isinstance(content, bytes):
-            raise DamagedError(f"round {self.round}: the coordinates are not a row of numbers")
+            raise self._damaged("the coordinates are not a row of numbers")
         if self.sha256 is not None and sha256(content).hexdigest() != self.sha256:
-            raise DamagedError(f"round {self.round}: its coordinates are not what their hash says")
-        numbers = _plain(content) if self.sha256 is None else decode(content, self.count, self.digits)
+            raise self._damaged("its coordinates are not what their hash says")
+        try:
+            numbers = _plain(content) if self.sha256 is None else decode(content, self.count, self.digits)
+        except DamagedError as error:
+            raise self._damaged(str(error)) from error
         if len(numbers) != self.count or not (np.abs(numbers) <= LARGEST).all():
-            raise DamagedError(f"round {self.round}: its coordinates are not {self.count} possible numbers")
+            raise self._damaged(f"its coordinates are not {self.count} possible numbers")
         return numbers
+
+    def _damaged(self, why: str) -> DamagedError:
+        return DamagedError(f"{self.file.path}: round {self.round}: {why}")
 
 
 def _plain(content: bytes) -> Matrix64:
@@ -86,10 +92,10 @@ class StoredParticipants:
         """The clients, from memory or from the ledger."""
         index, file = self._entry.index, self._file
         with file.lock:
-            found: Participants | None = file.shelf.get(("clients", index))
+            found: Participants | None = file.clients.get(index)
             if found is None:
                 found = self._read()
-                file.shelf.put(("clients", index), found, found.size)
+                file.clients.put(index, found, found.size)
         return found
 
     def _read(self) -> Participants:
@@ -97,8 +103,9 @@ class StoredParticipants:
             try:
                 found = read_participants(connection, self._entry, self._charter, self._file)
                 self._check(found)
-            except (ValueError, TypeError, OverflowError) as error:
-                raise DamagedError(f"{describe(self._entry)}: {error}") from error
+            except (DamagedError, ValueError, TypeError, OverflowError) as error:
+                named = str(error) if str(error).startswith("round ") else f"{describe(self._entry)}: {error}"
+                raise DamagedError(f"{self._file.path}: {named}") from error
         return found
 
     def _check(self, found: Participants) -> None:

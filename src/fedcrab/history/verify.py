@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
@@ -70,7 +72,7 @@ def verify(directory: Path, *, head: str | None = None, key: Path | None = None)
     contents, problems = _examine(directory, anchors)
     if contents is None:
         return Verdict(problems + unreadable)
-    problems += [f"{directory / LEDGER}: {p}" for entry in contents.rounds for p in round_problems(entry)]
+    problems += [f"{directory / LEDGER}: {problem}" for problem in _number_problems(contents)]
     problems += _snapshot_problems(directory, contents)
     problems += _seal_problems(directory, contents)
     problems += _strangers(directory, contents)
@@ -136,7 +138,7 @@ def _examine(
         contents, problems = audit(watched, stored=stored, thorough=thorough or not sealed)
     except DamagedError as error:
         return None, [str(error)]
-    problems = [f"{path}: {problem}" for problem in problems]
+    problems = [said if said.startswith(f"{path}: ") else f"{path}: {said}" for said in problems]
     if contents is not None and not problems:
         problems += _tail_problems(path, contents, head)
     return contents, problems
@@ -170,6 +172,13 @@ def _tail_problems(path: Path, contents: LedgerState, head: Head) -> list[str]:
     if contents.entries == head.entries and contents.head != head.hash:
         return [f"{path}: the last entry is not the one that {HEAD} names"]
     return []
+
+
+def _number_problems(contents: LedgerState) -> Iterator[str]:
+    """Numbers that contradict each other, in the rounds that are what their hashes say."""
+    for entry in contents.rounds:
+        with suppress(DamagedError):  # which was said
+            yield from round_problems(entry)
 
 
 def _snapshot_problems(directory: Path, contents: LedgerState) -> list[str]:

@@ -144,7 +144,7 @@ def plan(
     bad = _check(history, malicious, beta, evidence, rule)
     begun = _begun(history, bad, since)
     more = undetected_count(unfound, len(history.clients), len(bad & {*history.clients}))
-    counted, everything = counted_rounds(history, evidence), counted_rounds(history, "all")
+    counted, everything = counted_rounds(history, evidence, bad), counted_rounds(history, "all", bad)
     named = counted.influence(bad, begun)
     found = with_undetected(counted, bad, named, more, begun) if more else named
     candidates = history.kept or (0,)

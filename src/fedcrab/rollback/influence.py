@@ -6,6 +6,7 @@ is s = ‖I(all) - I(honest)‖, measured against φ = ‖I(honest)‖.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,17 +57,23 @@ class UnnamedMembers:
 class CountedRounds:
     """The counted rounds, prepared once; the influence of any set of clients is then a few sums."""
 
-    def __init__(self, counted: Sequence[tuple[RoundRecord, NDArray[np.intp], int | None]]) -> None:
+    def __init__(
+        self,
+        counted: Sequence[tuple[RoundRecord, NDArray[np.intp], int | None]],
+        asked: Collection[ClientId] = (),
+    ) -> None:
         self._entries = [entry for entry, _, _ in counted]
         self._members = [members for _, members, _ in counted]
         self._shares = [_shares(entry.examples[members]) for entry, members, _ in counted]
         width = max((e.coordinates.width for e in self._entries), default=0)
         self._mean = np.zeros((len(counted), width))  # I(all), before what it is measured against
         self._against = np.zeros((len(counted), width))
-        self._places: dict[ClientId, list[tuple[int, int, float]]] = {}
+        self._tracks: OrderedDict[ClientId, ClientTrack] = OrderedDict()
+        found: dict[ClientId, list[tuple[int, float, Matrix64]]] = {client: [] for client in asked}
         for at, (entry, members, previous) in enumerate(counted):
             self._prepare(at, entry, members, previous)
-        self._tracks: OrderedDict[ClientId, ClientTrack] = OrderedDict()
+            self._visit(at, found)  # while the coordinates of the round are in memory
+        self._keep(found)
 
     def _prepare(self, at: int, entry: RoundRecord, members: NDArray[np.intp], previous: int | None) -> None:
         mean = entry.coordinates.combine(members.tolist(), self._shares[at])
@@ -74,26 +81,37 @@ class CountedRounds:
         if previous is not None:
             row = entry.coordinates.row(len(entry.clients) + entry.references.index(previous))
             self._against[at, : len(row)] = row
-        for place, share in zip(members.tolist(), self._shares[at].tolist(), strict=True):
-            self._places.setdefault(entry.clients[place], []).append((at, place, share))
+
+    def _visit(self, at: int, found: Mapping[ClientId, list[tuple[int, float, Matrix64]]]) -> None:
+        """Add to these clients' tracks what there is of them in one counted round."""
+        entry, members = self._entries[at], self._members[at]
+        ids, here = entry.clients, list[tuple[ClientId, int, float]]()
+        for client in found:
+            place = bisect_left(ids, client)
+            if place < len(ids) and ids[place] == client:
+                member = int(np.searchsorted(members, place))
+                if member < len(members) and members[member] == place:
+                    here.append((client, place, float(self._shares[at][member])))
+        if here:
+            rows = entry.coordinates.rows([place for _, place, _ in here])
+            for (client, _, share), row in zip(here, rows, strict=True):
+                found[client].append((at, share, row))
+
+    def _keep(self, found: Mapping[ClientId, list[tuple[int, float, Matrix64]]]) -> None:
+        for client, visits in found.items():
+            rows = np.zeros((len(visits), self._mean.shape[1]))
+            for full, (_, _, row) in zip(rows, visits, strict=True):
+                full[: len(row)] = row
+            at = np.array([at for at, _, _ in visits], np.intp)
+            self._tracks[client] = ClientTrack(at, np.array([share for _, share, _ in visits]), rows)
 
     def _follow(self, clients: Collection[ClientId]) -> None:
-        """Take up the tracks of these clients, in one pass over the rounds; the latest used are held."""
-        new = [client for client in clients if client not in self._tracks]
-        rows = {c: np.zeros((len(self._places.get(c, ())), self._mean.shape[1])) for c in new}
-        visits: dict[int, list[tuple[ClientId, int, int]]] = {}
-        for client in new:
-            for visit, (at, place, _) in enumerate(self._places.get(client, ())):
-                visits.setdefault(at, []).append((client, visit, place))
-        for at, found in sorted(visits.items()):
-            coordinates = self._entries[at].coordinates
-            for (client, visit, _), row in zip(found, coordinates.rows([p for *_, p in found]), strict=True):
-                rows[client][visit, : len(row)] = row
-        for client in new:
-            places = self._places.get(client, [])
-            visited = np.array([at for at, _, _ in places], np.intp)
-            shares = np.array([share for _, _, share in places])
-            self._tracks[client] = ClientTrack(visited, shares, rows[client])
+        """Have the tracks of these clients, of new ones by one pass over the rounds; the latest are held."""
+        found: dict[ClientId, list[tuple[int, float, Matrix64]]]
+        found = {client: [] for client in clients if client not in self._tracks}
+        for at in range(len(self._entries)) if found else ():
+            self._visit(at, found)
+        self._keep(found)
         for client in clients:
             self._tracks.move_to_end(client)
         while len(self._tracks) > max(TRACKS, len(clients)):
@@ -179,11 +197,15 @@ def _part(track: ClientTrack, goal: Matrix64, direction: Matrix64) -> float:
 _CACHE: WeakKeyDictionary[History, dict[str, tuple[str, CountedRounds]]] = WeakKeyDictionary()
 
 
-def counted_rounds(history: History, kind: str) -> CountedRounds:
-    """The rounds that this kind of evidence counts; prepared once for as long as the history is open."""
+def counted_rounds(history: History, kind: str, asked: Collection[ClientId] = ()) -> CountedRounds:
+    """The rounds that this kind of evidence counts; prepared once for as long as the history is open.
+
+    Who is ``asked`` for is followed at once: one pass over the ledger where there would be two.
+    """
     cached, head = _CACHE.setdefault(history, {}), history.contents.head
     if kind not in cached or cached[kind][0] != head:
-        cached[kind] = head, CountedRounds(_stored(history) if kind == "stored" else _all(history))
+        rounds = _stored(history) if kind == "stored" else _all(history)
+        cached[kind] = head, CountedRounds(rounds, sorted(asked))
     return cached[kind][1]
 
 
