@@ -140,6 +140,8 @@ class Updates:
         """The updates of these clients alone."""
         wanted = frozenset(clients)
         rows = [i for i, c in enumerate(self.clients) if c in wanted]
+        if len(rows) == len(self.clients):
+            return self
         return Updates(tuple(self.clients[i] for i in rows), self.vectors[rows], self.weights[rows])
 
     def without(self, clients: Collection[ClientId]) -> Updates:

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from fedcrab.errors import DamagedError
-from fedcrab.files import TEMPORARY, Part, read_regular, sync_directory, write_addressed, write_named
+from fedcrab.files import (
+    TEMPORARY,
+    Part,
+    open_regular,
+    read_regular,
+    sync_directory,
+    write_addressed,
+    write_named,
+)
 from fedcrab.history.remote_store import RemoteStore
 from fedcrab.history.server_state import parse_state, state_parts
 from fedcrab.types import Layout, ServerState, Vector
@@ -109,8 +117,11 @@ class Snapshots:
         """One tensor of this hash, checked against the hash, the shape and the type."""
         path = self.found(digest)
         items = int(np.prod(shape, dtype=object)) if shape else 1
-        tensors = _read(path, digest, items * np.dtype(_DTYPES[dtype]).itemsize)
-        return _tensor(path, tensors, name, shape, dtype)
+        size, head = items * np.dtype(_DTYPES[dtype]).itemsize, _header({name: shape}, dtype)
+        content = _bytes(path, digest, size)
+        if content[: len(head)].tobytes() == head and len(content) == len(head) + size:  # as we write it
+            return content[len(head) :].view(_DTYPES[dtype]).reshape(shape)
+        return _tensor(path, _tensors(path, content.tobytes(), size), name, shape, dtype)
 
     def files(self) -> Iterator[Path]:
         """Everything in the folder, in the order of the names."""
@@ -163,8 +174,30 @@ def read_model(path: Path, digest: str, layout: Layout) -> Vector:
 def _read(path: Path, digest: str, size: int) -> dict[str, Mapping[str, object]]:
     """The tensors of a file of ``size`` bytes of data, its hash checked first."""
     content = read_regular(path, limit=size + HEADER)
+    _check_hash(path, content, digest)
+    return _tensors(path, content, size)
+
+
+def _bytes(path: Path, digest: str, size: int) -> NDArray[np.uint8]:
+    """All bytes of such a file, its hash checked, as an array of its own: they are nowhere twice."""
+    with open_regular(path) as file:
+        length = os.fstat(file.fileno()).st_size
+        if length > size + HEADER:
+            raise DamagedError(f"{path}: {length} bytes where at most {size + HEADER} are possible")
+        content, done = np.empty(length, np.uint8), 0
+        while done < length and (more := file.readinto(content[done:].data)):
+            done += more
+    _check_hash(path, content[:done].data, digest)
+    return content[:done]
+
+
+def _check_hash(path: Path, content: bytes | memoryview, digest: str) -> None:
     if hashlib.sha256(content).hexdigest() != digest:
         raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
+
+
+def _tensors(path: Path, content: bytes, size: int) -> dict[str, Mapping[str, object]]:
+    """The tensors of a file of ``size`` bytes of data."""
     length = 8 + int.from_bytes(content[:8], "little")
     if length > HEADER or length + size != len(content):
         raise DamagedError(f"{path}: not {size} bytes of tensors after a header of at most {HEADER}")

@@ -52,15 +52,18 @@ PAIRS = 2  # of the model's way and the updates' change, that an estimate is mad
 def largest_usual(history: History, malicious: Collection[ClientId], tolerance: float) -> float:
     """τ, by one pass over the stored updates."""
     trained = history.charter.layout.trained()
-    rounds = (history.updates(entry.index).without(malicious) for entry in history.rounds)
-    return max((_usual(updates, trained, tolerance) for updates in rounds), default=0.0)
+    rounds = (history.updates(entry.index) for entry in history.rounds)
+    return max((_usual(updates, malicious, trained, tolerance) for updates in rounds), default=0.0)
 
 
-def _usual(updates: Updates, trained: Sequence[slice], tolerance: float) -> float:
+def _usual(
+    updates: Updates, malicious: Collection[ClientId], trained: Sequence[slice], tolerance: float
+) -> float:
     """τ_t: the smallest of the values that few enough others exceed."""
-    held = floor(tolerance * len(updates.clients) * sum(part.stop - part.start for part in trained)) + 1
+    rows = [row for c, row in zip(updates.clients, updates.vectors, strict=True) if c not in malicious]
+    held = floor(tolerance * len(rows) * sum(part.stop - part.start for part in trained)) + 1
     largest = np.zeros(0, np.float32)
-    for values in (row[part] for row in updates.vectors for part in trained):
+    for values in (row[part] for row in rows for part in trained):
         bound = largest[0] if len(largest) == held else np.float32(-1)
         if max(values.max(initial=0), -values.min(initial=0)) > bound:  # most rows have nothing to add
             sizes = np.abs(values)
