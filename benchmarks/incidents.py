@@ -21,15 +21,17 @@ from fedcrab.types import ClientId, Fleet
 
 SPREADS = ("iid", "dirichlet-0.5", "dirichlet-0.1")
 FRACTIONS = (0.1, 0.25, 0.4)
-ROUNDS, EXAMPLES = 20, 200
+CLIENTS, ROUNDS, EXAMPLES = 20, 20, 200
 LEAST = 5  # examples that an attacker must be able to mislabel
-BOOST = {0.1: 8.0, 0.25: 4.0, 0.4: 2.0}  # so few need it to be heard
-STARTS = (0, 0, 2, 5)  # the first poisoned round, drawn
+BOOST = {0.1: 10.0, 0.25: 5.0, 0.4: 2.0}  # so few need it to be heard
+BOOSTED = ("boosted", "dba")  # each attacker of a DBA has a part of the trigger alone
+STARTS = (0, 2, 2, 4)  # the first poisoned round, drawn
 LEARNING = {  # rate and epochs that train each model in so few rounds
     "mlp": (0.05, 3),
     "cnn": (0.05, 3),
     "resnet": (0.1, 2),
 }
+SMALLER = {"resnet": (10, 12, 200)}  # clients, rounds and examples of what takes minutes otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,15 @@ class Incident:
 def incident(
     data: str, model: str, spread: str, fraction: float, kind: str, seed: int, kept: str = "everything"
 ) -> Incident:
-    """A training of 20 clients. ``kind``: clean, patch, boosted, dba, class-flip, subgroup."""
+    """A training. ``kind``: clean, patch, boosted, dba, class-flip, subgroup."""
     rate, epochs = LEARNING[model]
-    changes = [f"seed={seed}", f"model={model}", f"rounds={ROUNDS}", f"data.name={data}", "data.probe=1000"]
+    clients, rounds, examples = SMALLER.get(model, (CLIENTS, ROUNDS, EXAMPLES))
+    changes = [f"seed={seed}", f"model={model}", f"rounds={rounds}", f"data.name={data}", "data.probe=1000"]
+    changes += [f"clients.count={clients}"]
     if data == "digits":
         changes += ["data.probe=137", "local.batch=16", "local.learning_rate=0.1", "local.epochs=2"]
     else:
-        changes += [f"data.examples_per_client={EXAMPLES}", "local.batch=32"]
+        changes += [f"data.examples_per_client={examples}", "local.batch=32"]
         changes += [f"local.learning_rate={rate}", f"local.epochs={epochs}"]
     changes += [f"history={{name='{kept}'}}"]
     if spread != "iid":
@@ -142,7 +146,7 @@ def incident(
 
     def attack(fleet: SimulatedFleet) -> Fleet:
         poisoned = poison_examples(fleet, attackers, poison)
-        return boosted(poisoned, attackers, factor=BOOST[fraction]) if kind == "boosted" else poisoned
+        return boosted(poisoned, attackers, factor=BOOST[fraction]) if kind in BOOSTED else poisoned
 
     attacked = replace(setup, fleet=attack(setup.honest), attackers=attackers)
     return Incident(attacked, kind, patch if planted else None, source, target, chosen, attack)

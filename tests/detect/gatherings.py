@@ -1,7 +1,8 @@
 """Synthetic trainings for detectors: clients with data of their own, some of them attackers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -46,6 +47,7 @@ def gathering(
     share: float = 1.0,
     spread: float = 1.0,
     selection: object = None,
+    sizes: Mapping[str, int] = MappingProxyType({}),
     see: Callable[[np.ndarray, Updates], None] = lambda model, updates: None,
 ) -> History:
     """Clients walk towards goals of their own around a shared one; the loss is the distance to that one."""
@@ -57,7 +59,7 @@ def gathering(
         path, model, initial_loss=loss(model, shared), selection=selection, seed=0
     ) as history:
         for t in range(rounds):
-            updates = answers(model, goals, attack, bad, seed, t, share)
+            updates = answers(model, goals, attack, bad, seed, t, share, sizes)
             see(model, updates)
             step = np.average(updates.vectors, axis=0, weights=updates.weights).astype(np.float32)
             history.record(Round(t, model, updates, step, loss(model + step, shared), 0.1))
@@ -65,7 +67,7 @@ def gathering(
     return History.open(path)
 
 
-def answers(model, goals, attack, bad, seed, t, share) -> Updates:
+def answers(model, goals, attack, bad, seed, t, share, sizes) -> Updates:
     present = [c for c in goals if rng_for(seed, "present", t, c).random() < share] or [*goals]
     own = {
         c: 0.2 * (goals[c] - model) + 0.1 * rng_for(seed, "noise", t, c).normal(size=SIZE) for c in present
@@ -75,7 +77,8 @@ def answers(model, goals, attack, bad, seed, t, share) -> Updates:
         c: attack(rng_for(seed, "attack", t, c), own[c], honest) if attack and c in bad else own[c]
         for c in present
     }
-    return Updates.of({c: (v, 50 + int(rng_for(seed, "size", c).integers(50))) for c, v in sent.items()})
+    usual = {c: 50 + int(rng_for(seed, "size", c).integers(50)) for c in sent}
+    return Updates.of({c: (v, sizes.get(c, usual[c])) for c, v in sent.items()})
 
 
 def loss(model: np.ndarray, goal: np.ndarray) -> float:

@@ -1,5 +1,6 @@
 """The parts of the detectors, against plain loops and by hand."""
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -8,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detect.gatherings import boosted, cloned, flipped, gathering, names
+from detect.gatherings import boosted, cloned, flipped, gathering, names, noisy
 from fedcrab import ConfigError, Everything, HistoryError, Selective, Updates, detect
-from fedcrab.detect import FLDetector, WatchedFleet, ledger
-from fedcrab.detect.ledger import HALF, reason
+from fedcrab.detect import FLDetector, Suspicion, WatchedFleet, join, ledger
+from fedcrab.detect.ledger import ALARM, APART, HALF, reason
 from fedcrab.detect.signals import gather, inverse_diagonal, leading_pair
 from fedcrab.detect.split import divide, gaps, lowers_the_loss, separations, two_means, usual, weigh
 from recover.scenes import Answering, Quadratics, record, scripted
@@ -268,3 +269,39 @@ def test_fldetector_says_what_it_needs(tmp_path: Path) -> None:
         detect.fldetector(history)
     with pytest.raises(ConfigError, match="window must be"):
         FLDetector(window=0)
+
+
+def test_who_stands_apart_a_little_is_mentioned_and_not_named(tmp_path: Path) -> None:
+    bad = frozenset({"c2", "c5", "c11", "c19"})
+    history = gathering(tmp_path / "h", lambda rng, own, honest: 1.2 * own, bad)
+    found = detect.ledger(history)
+    assert (found.suspects, found.attack, found.confidence) == ((), False, 0.0)
+    assert APART / ALARM <= found.strength < 1
+    assert found.apart == dict.fromkeys(bad, "longer updates")
+    assert "not named: c2, c5, c11, c19 (longer updates)" in found.notes[0]
+    table = found.to_table()
+    assert [row["client"] for row in table["apart"]] == ["c2", "c5", "c11", "c19"]
+    assert not any(row["suspect"] for row in table["clients"])
+    joined = join([found, replace(found, apart={}, suspicions={"c2": Suspicion("taught it", 0.9)})])
+    assert joined.suspects == ("c2",)
+    assert {*joined.apart} == bad - {"c2"}
+
+
+def test_nobody_stands_apart_without_attack_or_with_a_clear_one(tmp_path: Path) -> None:
+    assert not detect.ledger(gathering(tmp_path / "clean")).apart
+    assert not detect.ledger(gathering(tmp_path / "noisy", noisy, frozenset({"c2", "c5"}))).apart
+
+
+def test_who_has_one_example_is_not_judged_unless_it_moves_the_mean(tmp_path: Path) -> None:
+    """One example's updates differ from those of hundreds; claimed for long updates, that is no excuse."""
+    few = {"sizes": {"c3": 1}}
+    found = detect.ledger(gathering(tmp_path / "few", boosted, frozenset({"c3"}), **few))
+    assert found.suspects == ()
+    assert "hardly heard: c3" in found.notes[0]
+
+    def hidden(rng: np.random.Generator, own: np.ndarray, honest: np.ndarray) -> np.ndarray:
+        return 70 * own
+
+    assert detect.ledger(gathering(tmp_path / "long", hidden, frozenset({"c3"}), **few)).suspects == ("c3",)
+    copies = detect.ledger(gathering(tmp_path / "copies", cloned, frozenset({"c3", "c4"}), **few))
+    assert copies.suspects == ("c3", "c4")

@@ -31,6 +31,7 @@ class Detection:
     suspicions: Mapping[ClientId, Suspicion]  # of the suspects alone
     strength: float  # of the clearest sign; 1 and more is taken for an attack
     notes: tuple[str, ...] = field(default=())  # what limits this judgement
+    apart: Mapping[ClientId, str] = field(default_factory=dict)  # who stands apart, too little to be named: why
 
     @property
     def suspects(self) -> tuple[ClientId, ...]:
@@ -74,6 +75,7 @@ class Detection:
             "suspects": list(self.suspects),
             "confidence": self.confidence,
             "strength": self.strength,
+            "apart": [{"client": c, "reason": self.apart[c]} for c in sorted(self.apart, key=natural)],
             "clients": [self._row(client) for client in sorted(self.scores, key=natural)],
             "notes": list(self.notes),
         }
@@ -104,6 +106,7 @@ def join(detections: Sequence[Detection], notes: Sequence[str] = ()) -> Detectio
         {client: _both(detections, client) for client in suspects},
         max((d.strength for d in detections), default=0.0),
         (*notes, *(note for d in detections for note in d.notes)),
+        {client: why for d in detections for client, why in d.apart.items() if client not in suspects},
     )
 
 

@@ -23,7 +23,7 @@ Signals in words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import log
@@ -38,6 +38,7 @@ from fedcrab.detect.split import FEWEST, Split, divide, lowers_the_loss
 from fedcrab.errors import HistoryError
 from fedcrab.history import History
 from fedcrab.history.records import RoundRecord
+from fedcrab.rollback.warnings import join_ids
 from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
 
@@ -107,7 +108,8 @@ def reason(signals: Mapping[str, float]) -> str:
     return "; ".join(list(said.values())[:3])
 
 
-ALARM = 2.1  # the weight of a division that is taken for an attack
+ALARM = 2.5  # the weight of a division that is taken for an attack
+APART = 2.1  # the weight of a division that is mentioned: unusual, but data that differ can make it
 AGAIN = 2.6  # the same once an attack was found: what the others then went through was no usual training
 USUAL = NormalDist(1.38, 0.27)  # the weights of trainings without attack; docs/detection.md has them
 SURE = 0.999  # the most that is claimed
@@ -117,6 +119,7 @@ COPIED = -2.0  # mean log10 of a distance: copies in a third of the rounds, or a
 EVEN = 0.4  # from this share of the clients on, the smaller group need not be the malicious one
 CLEAR = 3.0  # t of the loss, from which on it tells the honest side
 LARGER = 3.0  # times what t should be for how often it was right; docs/detection.md has the trainings
+FEW = 0.1  # of the usual number of examples, and of what they move: who has fewer is not judged
 RARELY = 0.25  # of the usual number of rounds: who took part in fewer is not judged
 FLOORS = {"length": log(1.2), "outside": log(1.2), "agreement": 0.05, "apart": 0.25}
 Places = NDArray[np.intp]
@@ -130,12 +133,15 @@ def ledger(history: History) -> Detection:
         raise HistoryError(f"{history.path}: nobody took part in a round, there is nothing to judge")
     clients = history.clients
     everyone, looks = _often_there(history), look(history.rounds, clients)
-    copies = _copies(looks, everyone)
+    copies, negligible = _copies(looks, everyone), _negligible(history, everyone)
     suspicions = dict.fromkeys(copies.tolist(), Suspicion(COPIES, SURE))
-    rest, weightiest, clearest = np.setdiff1d(everyone, copies), 0.0, None
-    for some, division, side in _divisions(history, looks, rest, len(everyone)):
+    rest, weightiest, clearest = np.setdiff1d(everyone, [*copies, *negligible]), 0.0, None
+    apart: dict[ClientId, str] = {}
+    for some, division, side in _divisions(history, looks, rest, len({*rest, *copies})):
         weightiest, clearest = max(weightiest, division.weight), clearest or division
         if division.weight < (AGAIN if suspicions else ALARM):
+            if division.weight >= APART and not suspicions:
+                apart = dict.fromkeys((clients[i] for i in some[division.group]), reason(division.signals))
             break
         why = Suspicion(reason(division.signals), min(USUAL.cdf(division.weight) * side, SURE))
         suspicions |= dict.fromkeys(some[division.group].tolist(), why)
@@ -143,8 +149,9 @@ def ledger(history: History) -> Detection:
     strength = max(weightiest / ALARM, 1.0 if len(copies) else 0.0)
     scores = _scores(looks, everyone, list(suspicions), clearest)
     found = {client: scores.get(i, 0.0) for i, client in enumerate(clients)}
-    notes = tuple(_notes(history, everyone, len(named)))
-    return Detection("ledger", len(history.rounds), found, named, strength, notes)
+    left_out = {clients[i] for i in negligible} - {*named}
+    notes = (*_apart_note(apart), *_notes(history, everyone, len(named), left_out))
+    return Detection("ledger", len(history.rounds), found, named, strength, notes, apart)
 
 
 def _often_there(history: History) -> Places:
@@ -152,6 +159,23 @@ def _often_there(history: History) -> Places:
     times = Counter(client for entry in history.rounds for client in entry.clients)
     enough = RARELY * float(np.median([*times.values()] or [0]))
     return np.array([i for i, client in enumerate(history.clients) if times[client] >= enough], np.intp)
+
+
+def _negligible(history: History, some: Places) -> Places:
+    """Those of these clients that have few examples and hardly move the weighted mean: examples · ‖u‖.
+
+    The updates of one example and those of hundreds differ without any attack. Somebody who claims few
+    examples and sends long updates moves the mean, and is judged.
+    """
+    place = {client: i for i, client in enumerate(history.clients)}
+    times, examples, moved = np.zeros((3, len(place)))
+    for entry in history.rounds:
+        at = [place[client] for client in entry.clients]
+        times[at] += 1
+        examples[at] += entry.examples
+        moved[at] += entry.examples * entry.norms
+    means = [total[some] / np.maximum(times[some], 1) for total in (examples, moved)]
+    return some[np.all([x < FEW * np.median(x) for x in means], axis=0)] if len(some) else some
 
 
 def _copies(looks: SignalViews, some: Places) -> Places:
@@ -221,7 +245,18 @@ def _deviations(x: Matrix64, honest: NDArray[np.bool_]) -> Matrix64:
     return (x - usual.mean()) / spread if spread > 0 else np.zeros_like(x)
 
 
-def _notes(history: History, everyone: Places, suspects: int) -> Iterator[str]:
+def _apart_note(apart: Mapping[ClientId, str]) -> Iterator[str]:
+    """Who stands apart without being named, in a sentence."""
+    if apart:
+        yield (
+            f"Stand apart, but are not named: {join_ids(apart)} ({next(iter(apart.values()))}). Clients whose "
+            "data differ can look like this without any attack."
+        )
+
+
+def _notes(
+    history: History, everyone: Places, suspects: int, left_out: Collection[ClientId]
+) -> Iterator[str]:
     """What limits the judgement."""
     if suspects >= EVEN * len(everyone):
         yield "Suspects and others are about as many: that it is the suspects who are malicious is less sure."
@@ -229,6 +264,8 @@ def _notes(history: History, everyone: Places, suspects: int) -> Iterator[str]:
         yield f"{len(everyone)} clients are few to tell one group from two; only a very clear sign is taken."
     if rare := len(history.clients) - len(everyone):
         yield f"{rare} clients took part too rarely to be judged."
+    if left_out:
+        yield f"Too few examples to be compared with the others, and hardly heard: {join_ids(left_out)}."
     if len(history.clients) > MOST_PAIRED:
         yield f"With more than {MOST_PAIRED} clients pairs are not followed: copies and groups are not seen."
     if any(entry.coordinates.sketched for entry in history.rounds):
