@@ -34,9 +34,9 @@ from cells import MEMORY
 from incidents import SPREADS, Incident, incident
 from numpy.typing import NDArray
 
-from fedcrab.audit import Attribution, Inversion, attribute, taught_examples, taught_trigger, timeline
-from fedcrab.detect import Detection, join, ledger
-from fedcrab.experiment.forensics import Server, server_for
+from fedcrab.audit import Attribution, Inversion, attribute, taught_examples, taught_trigger
+from fedcrab.detect import ledger
+from fedcrab.experiment.forensics import Investigation, Server, investigate, server_for
 from fedcrab.experiment.setup import aggregate_of
 from fedcrab.history import History
 from fedcrab.recover import replay, retrain
@@ -115,41 +115,40 @@ def examine(
     return _rounded(row)
 
 
-def _audit(about: Incident, history: History) -> tuple[Server, Inversion, Row]:
+def _investigated(about: Incident, history: History) -> tuple[Server, Inversion, Investigation, Row]:
+    """What `detect` does, and says."""
     server, began = server_for(about.setup), time.process_time()
-    found = server.audit(history.final_model())
-    row: Row = {"cpu_audit": time.process_time() - began, "planted": found.planted, "class": found.label}
-    return server, found, row | {"ratio": found.ratio, "steps": found.steps}
+    found, alone = investigate(history, server=server), ledger(history)
+    answer, first = found.answer(alone), found.first
+    assert first is not None
+    row: Row = {"cpu": time.process_time() - began, "planted": first.planted, "class": first.label}
+    row |= {"ratio": first.ratio, "beside_next": first.beside_next, "steps": first.steps}
+    row |= {"suspects": list(answer.suspects), "apart": sorted(answer.apart)}
+    row |= {"ledger": list(alone.suspects), "ledger_strength": alone.strength}
+    row |= {"unlearners": list(found.lessons.unlearners) if found.lessons else []}
+    row |= {"balance": float(np.nanmin(found.lessons.balance)) if found.lessons else None}
+    return server, first, found, row
 
 
 def _planted(about: Incident, history: History, exact: Remembering | None) -> Row:
-    server, found, row = _audit(about, history)
-    began = time.process_time()
-    when = timeline(history, server.flat, found, server.x, server.y)
-    detection, parts = taught_trigger(history, server.flat, found, server.x, server.y)
-    row |= {"cpu_taught": time.process_time() - began, "when": when.planted}
-    row |= {"named": list(detection.suspects), **_parts(about, parts)}
-    row["onsets"] = [parts.onset(client) for client in detection.suspects]
+    server, first, found, row = _investigated(about, history)
+    if found.taught and found.taught[0].parts is not None:
+        detection, parts = found.taught[0].detection, found.taught[0].parts
+    else:
+        detection, parts = taught_trigger(history, server.flat, first, server.x, server.y)
+    row |= {"when": found.planted_in, "named": list(detection.suspects), **_parts(about, parts)}
+    row["onsets"] = [*found.teachers.values()]
     if exact:
         twin: Any = Exact(history, exact.answers)
-        row["auc_exact"] = _auc(about, taught_trigger(twin, server.flat, found, server.x, server.y)[1])
-    row |= _answer(history, detection)
-    return row | _against_truth(about, history, server, found) | _end_to_end(about, history, row["suspects"])
-
-
-def _answer(history: History, taught: Detection) -> Row:
-    """Whom `detect` suspects, and what the ledger's part in it is."""
-    alone = ledger(history)
-    told = {"suspects": list(join([alone, taught]).suspects), "ledger": list(alone.suspects)}
-    return told | {"ledger_strength": alone.strength, "apart": sorted(alone.apart)}
+        row["auc_exact"] = _auc(about, taught_trigger(twin, server.flat, first, server.x, server.y)[1])
+    return row | _against_truth(about, history, server, first) | _end_to_end(about, history, row["suspects"])
 
 
 def _clean(about: Incident, history: History) -> Row:
     """Besides the audit: the rule without the audit's flag, for each class, and for natural mistakes."""
-    server, found, row = _audit(about, history)
-    taught, _ = taught_trigger(history, server.flat, found, server.x, server.y)
-    row |= {"named": list(taught.suspects), **_answer(history, taught)}
-    alone = [_unflagged(history, server, found, k) for k in (0, 3, 7)]
+    server, first, found, row = _investigated(about, history)
+    row["named"] = [client for one in found.taught for client in one.detection.suspects]
+    alone = [_unflagged(history, server, first, k) for k in (0, 3, 7)]
     row["unflagged"] = [len(parts.named) for parts in alone]
     row["strengths"] = [round(parts.cut.strength, 3) for parts in alone]
     test = about.setup.dataset
@@ -307,9 +306,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows, until = read(arguments.results), time.monotonic() + 60 * arguments.minutes
-    done = {(row["model"], row["kind"], row["seed"]) for row in rows}
     for training in [] if arguments.table or arguments.write else trainings(arguments.parts, arguments.seeds):
-        if (training[1], training[4], training[5]) in done:
+        rows = read(arguments.results)  # another process may do other parts of it
+        if (training[1], training[4], training[5]) in {(r["model"], r["kind"], r["seed"]) for r in rows}:
             continue
         if time.monotonic() > until:
             print("there is more to do; the same command resumes")

@@ -22,10 +22,11 @@ from fedcrab.types import ClientId, Fleet
 SPREADS = ("iid", "dirichlet-0.5", "dirichlet-0.1")
 FRACTIONS = (0.1, 0.25, 0.4)
 CLIENTS, ROUNDS, EXAMPLES = 20, 20, 200
+POISONED = 0.6  # of the examples of an attacker that plants a trigger
 LEAST = 5  # examples that an attacker must be able to mislabel
-BOOST = {0.1: 10.0, 0.25: 5.0, 0.4: 2.0}  # so few need it to be heard
+BOOST = {0.1: 10.0, 0.25: 3.0, 0.4: 2.0}  # so few need it to be heard
 BOOSTED = ("boosted", "dba")  # each attacker of a DBA has a part of the trigger alone
-STARTS = (0, 2, 2, 4)  # the first poisoned round, drawn
+STARTS = (0, 0, 2, 3)  # the first poisoned round, drawn
 LEARNING = {  # rate and epochs that train each model in so few rounds
     "mlp": (0.05, 3),
     "cnn": (0.05, 3),
@@ -136,7 +137,7 @@ def incident(
     def poison(client: ClientId, examples: Examples) -> Examples:
         x, y = examples[0].copy(), examples[1].copy()
         if planted:
-            draw = rng_for(seed, "poisoned", client).random(len(y)) < 0.5
+            draw = rng_for(seed, "poisoned", client).random(len(y)) < POISONED
             rows = np.flatnonzero(draw)
             x[rows] = patch.stamp(x[rows], ordered.index(client) % parts, parts)
         else:

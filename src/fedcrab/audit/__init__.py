@@ -3,6 +3,7 @@
 from fedcrab.audit.attribution import Attribution, attribute
 from fedcrab.audit.examples import read_examples
 from fedcrab.audit.flat_model import FlatModel
+from fedcrab.audit.lessons import Lessons, lessons
 from fedcrab.audit.taught import taught_examples, taught_trigger
 from fedcrab.audit.timeline import Timeline, timeline
 from fedcrab.audit.trigger_inversion import Inversion, invert, not_invertible
@@ -11,9 +12,11 @@ __all__ = [
     "Attribution",
     "FlatModel",
     "Inversion",
+    "Lessons",
     "Timeline",
     "attribute",
     "invert",
+    "lessons",
     "not_invertible",
     "read_examples",
     "taught_examples",

@@ -164,7 +164,7 @@ def attribute(
     clients, place = history.clients, {client: i for i, client in enumerate(history.clients)}
     rounds: list[int] = []
     tables: tuple[list[Matrix64], ...] = ([], [], [], [], [])
-    for t, model, updates in _taught_rounds(history):
+    for t, model, updates in kept_rounds(history):
         rows = np.array([place[client] for client in updates.clients], np.intp)
         raised, usual_odds = flat.odds_gradient(model, x, y), flat.odds_gradient(model, plain, labels)
         real = flat.odds_gradient(model, *genuine) if genuine and len(genuine[0]) else usual_odds
@@ -175,17 +175,19 @@ def attribute(
             table.append(np.full(len(clients), np.nan))
             table[-1][rows] = products(updates.vectors, gradient)
         rounds.append(t)
-    if not rounds:
-        raise HistoryError(
-            f"{history.path}: keeps no update vectors, so who taught it cannot be told; record with "
-            "Compact() or Everything()"
-        )
     return Attribution(clients, tuple(rounds), *(np.array(table) for table in tables))
 
 
-def _taught_rounds(history: History) -> Iterator[tuple[int, Vector, Updates]]:
-    """The rounds whose model and updates are kept; damage is not passed over."""
-    for t in range(len(history.rounds)):
+def kept_rounds(history: History, *, most: int | None = None) -> Iterator[tuple[int, Vector, Updates]]:
+    """The rounds whose model and updates are kept, or at most so many spread evenly over them.
+
+    Damage is not passed over. Raises HistoryError where no round keeps both.
+    """
+    some = [t for t in range(len(history.rounds)) if history.contents.has_updates(t)]
+    if most is not None and len(some) > most:
+        some = [some[i] for i in np.unique(np.linspace(0, len(some) - 1, most).round().astype(int))]
+    none = True
+    for t in some:
         try:
             found = history.model(t), history.updates(t)
         except DamagedError:
@@ -193,7 +195,13 @@ def _taught_rounds(history: History) -> Iterator[tuple[int, Vector, Updates]]:
         except HistoryError:
             continue
         if found[1].clients:
+            none = False
             yield t, *found
+    if none:
+        raise HistoryError(
+            f"{history.path}: keeps no update vectors, so who taught it cannot be told; record with "
+            "Compact() or Everything()"
+        )
 
 
 def at_right_angles(vector: Matrix64, *others: Matrix64) -> Matrix64:

@@ -7,12 +7,11 @@ Neural Cleanse (Wang et al., S&P 2019): for each class k
 A planted trigger is far smaller than what imitates a class without one. Departs from it: all classes are
 inverted in one batch; λ_k follows the success of every batch; the sign is the smallest mask beside the
 *median* of the others and beside the next, since the published index (median absolute deviations) does not
-tell poisoned models from clean ones. It finds patches that work on examples of most classes, and nothing else.
+tell poisoned models from clean ones. It finds patches that work on examples of most classes, nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log
 from statistics import NormalDist
@@ -142,34 +141,11 @@ def invert(
     """
     shape = _image_shape(x, image)
     _check(x, y, classes, steps, batch)
-    search = _Search(classify, np.asarray(x, np.float32), np.asarray(y), range(classes), shape)
+    search = _Search(classify, np.asarray(x, np.float32), np.asarray(y), classes, shape)
     done = search.run(steps, batch, seed)
-    masks, patterns, success = search.results()
+    masks, patterns = search.found_mask[:, 0].numpy(), search.found_pattern.numpy()
+    success = np.array([search.success(k) for k in range(classes)])
     return Inversion(masks, patterns, success, done, _notes(classes, success))
-
-
-def invert_elsewhere(
-    found: Inversion,
-    barred: NDArray[np.bool_],
-    classify: Classify,
-    x: Images,
-    y: Labels,
-    *,
-    steps: int = 150,
-    batch: int = 32,
-    seed: int = 0,
-) -> Inversion:
-    """The same inversion with another patch for its class: the smallest outside the ``barred`` pixels.
-
-    A trigger that several clients planted in parts works by any of them; a search stops at the first.
-    """
-    k, shape = found.label, found.pattern.shape
-    flat = np.asarray(x, np.float32)
-    search = _Search(classify, flat, np.asarray(y), [k], (shape[0], shape[1], shape[2]), barred, len(found.masks))
-    done = search.run(steps, batch, seed)
-    masks, patterns, success = (np.array(all_) for all_ in (found.masks, found.patterns, found.success))
-    (masks[k],), (patterns[k],), (success[k],) = search.results()
-    return Inversion(masks, patterns, success, done, found.notes)
 
 
 class _Adam:
@@ -192,29 +168,20 @@ class _Search:
     """All classes side by side: each has its own mask, pattern, examples and λ, so none sees another."""
 
     def __init__(
-        self,
-        classify: Classify,
-        x: Images,
-        y: Labels,
-        labels: Sequence[int],
-        shape: tuple[int, int, int],
-        barred: NDArray[np.bool_] | None = None,
-        classes: int | None = None,
+        self, classify: Classify, x: Images, y: Labels, classes: int, shape: tuple[int, int, int]
     ) -> None:
-        self.classify, self.labels, self.given = classify, labels, x.shape[1:]
-        self.classes = classes or len(labels)
+        self.classify, self.classes, self.given = classify, classes, x.shape[1:]
         self.images = torch.tensor(x).view(len(x), *shape)
         self.low = self.images.amin((0, 2, 3), keepdim=True)
         self.range = self.images.amax((0, 2, 3), keepdim=True) - self.low
-        self.others = [np.flatnonzero(y != k) for k in labels]
-        self.open = torch.ones(shape[1:]) if barred is None else torch.tensor(~barred, dtype=torch.float32)
-        self.found_mask = torch.ones(len(labels), 1, *shape[1:])
-        self.found_pattern = self.low + 0.5 * self.range + torch.zeros(len(labels), *shape)
-        self.smallest = torch.full((len(labels),), float(shape[1] * shape[2]))
+        self.others = [np.flatnonzero(y != k) for k in range(classes)]
+        self.found_mask = torch.ones(classes, 1, *shape[1:])
+        self.found_pattern = self.low + 0.5 * self.range + torch.zeros(classes, *shape)
+        self.smallest = torch.full((classes,), float(shape[1] * shape[2]))
 
     def run(self, steps: int, batch: int, seed: int) -> int:
         """Shrink the masks; after how many steps it stopped."""
-        rngs = [rng_for(seed, "trigger inversion", k) for k in self.labels]
+        rngs = [rng_for(seed, "trigger inversion", k) for k in range(self.classes)]
         starts = [
             rng.normal(scale=0.1, size=(1 + self.images.shape[1], *self.images.shape[2:])) for rng in rngs
         ]
@@ -222,12 +189,12 @@ class _Search:
         free[:, 0] -= 1
         free.requires_grad_()
         descent = _Adam(free)
-        price, running = torch.full((len(rngs),), 1e-2), torch.zeros(len(rngs))
+        price, running = torch.full((self.classes,), 1e-2), torch.zeros(self.classes)
         sizes = []
         for step in range(steps):
             rows = np.stack([rng.choice(some, batch) for rng, some in zip(rngs, self.others, strict=True)])
             mask, pattern = (
-                torch.sigmoid(2 * free[:, :1]) * self.open,
+                torch.sigmoid(2 * free[:, :1]),
                 self.low + self.range * torch.sigmoid(2 * free[:, 1:]),
             )
             loss, hits = self._loss(mask, pattern, self.images[torch.from_numpy(rows)])
@@ -244,10 +211,10 @@ class _Search:
         """Cross-entropy to the own class, and the share that is taken for it, of each class's batch."""
         stamped = some + mask[:, None] * (pattern[:, None] - some)
         logits = self._logits(stamped.flatten(0, 1))
-        wanted = torch.tensor(self.labels).repeat_interleave(some.shape[1])
+        wanted = torch.arange(self.classes).repeat_interleave(some.shape[1])
         each = nn.functional.cross_entropy(logits, wanted, reduction="none")
         hits = (logits.argmax(1) == wanted).float()
-        return each.view(len(self.labels), -1).mean(1), hits.view(len(self.labels), -1).mean(1)
+        return each.view(self.classes, -1).mean(1), hits.view(self.classes, -1).mean(1)
 
     def _keep(self, mask: Tensor, pattern: Tensor, running: Tensor) -> None:
         size = mask.sum((1, 2, 3))
@@ -255,15 +222,11 @@ class _Search:
         self.smallest = torch.where(better, size, self.smallest)
         self.found_mask[better], self.found_pattern[better] = mask[better], pattern[better]
 
-    def results(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
-        """The masks, the patterns, and how many examples of other classes each turns into its own."""
-        success = np.array([self._success(i, k) for i, k in enumerate(self.labels)])
-        return self.found_mask[:, 0].numpy(), self.found_pattern.numpy(), success
-
-    def _success(self, i: int, k: int) -> float:
-        some = self.images[torch.from_numpy(self.others[i])]
+    def success(self, k: int) -> float:
+        """How many examples of other classes the smallest patch of this class turns into it."""
+        some = self.images[torch.from_numpy(self.others[k])]
         with torch.no_grad():
-            stamped = some + self.found_mask[i] * (self.found_pattern[i] - some)
+            stamped = some + self.found_mask[k] * (self.found_pattern[k] - some)
             pieces = [self._logits(piece).argmax(1) == k for piece in torch.split(stamped, BATCH)]
         return float(torch.cat(pieces).float().mean())
 

@@ -31,7 +31,9 @@ class Detection:
     suspicions: Mapping[ClientId, Suspicion]  # of the suspects alone
     strength: float  # of the clearest sign; 1 and more is taken for an attack
     notes: tuple[str, ...] = field(default=())  # what limits this judgement
-    apart: Mapping[ClientId, str] = field(default_factory=dict)  # who stands apart, too little to be named: why
+    apart: Mapping[ClientId, str] = field(
+        default_factory=dict
+    )  # who stands apart, too little to be named: why
 
     @property
     def suspects(self) -> tuple[ClientId, ...]:
@@ -79,6 +81,20 @@ class Detection:
             "clients": [self._row(client) for client in sorted(self.scores, key=natural)],
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Detection:
+        """The detection that ``to_table`` told."""
+        rows = {row["client"]: row for row in table["clients"]}
+        return cls(
+            table["detector"],
+            table["rounds"],
+            {client: row["score"] for client, row in rows.items()},
+            {c: Suspicion(rows[c]["reason"], rows[c]["confidence"]) for c in table["suspects"]},
+            table["strength"],
+            tuple(table["notes"]),
+            {row["client"]: row["reason"] for row in table["apart"]},
+        )
 
     def _row(self, client: ClientId) -> dict[str, Any]:
         found = self.suspicions.get(client)

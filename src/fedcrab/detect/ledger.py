@@ -249,8 +249,8 @@ def _apart_note(apart: Mapping[ClientId, str]) -> Iterator[str]:
     """Who stands apart without being named, in a sentence."""
     if apart:
         yield (
-            f"Stand apart, but are not named: {join_ids(apart)} ({next(iter(apart.values()))}). Clients whose "
-            "data differ can look like this without any attack."
+            f"Stand apart, but are not named: {join_ids(apart)} ({next(iter(apart.values()))}). Clients "
+            "whose data differ can look like this without any attack."
         )
 
 

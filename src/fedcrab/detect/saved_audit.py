@@ -103,6 +103,11 @@ def _check(table: Table) -> None:
     if table["timeline"] is not None and len(table["timeline"]["rounds"]) != len(table["timeline"]["lifts"]):
         raise ValueError("one lift for each round")
     _list_of(_fields(TAUGHT))(table["taught"])
+    _maybe(_fields(ANSWER))(table.get("answer"))  # files of earlier versions have none
+    if table.get("answer"):
+        rows = {row["client"] for row in table["answer"]["clients"]}
+        if not rows >= {*table["answer"]["suspects"]}:
+            raise ValueError("a row for each suspect")
 
 
 def _number(value: object) -> None:
@@ -182,6 +187,17 @@ CLIENT: Mapping[str, Check] = {
     "score": _number,
     "named": _flag,
     "since": _maybe(_count),
+}
+ANSWER: Mapping[str, Check] = {
+    "detector": _text,
+    "rounds": _count,
+    "suspects": _list_of(_text),
+    "strength": _number,
+    "apart": _list_of(_fields({"client": _text, "reason": _text})),
+    "clients": _list_of(
+        _fields({"client": _text, "score": _number, "suspect": _flag, "confidence": _number, "reason": _text})
+    ),
+    "notes": _list_of(_text),
 }
 TAUGHT: Mapping[str, Check] = {
     "about": _text,

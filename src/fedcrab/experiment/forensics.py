@@ -14,8 +14,10 @@ from fedcrab.audit import (
     Attribution,
     FlatModel,
     Inversion,
+    Lessons,
     Timeline,
     invert,
+    lessons,
     not_invertible,
     read_examples,
     taught_examples,
@@ -27,6 +29,7 @@ from fedcrab.audit.taught import DOUBTED
 from fedcrab.audit.timeline import lift
 from fedcrab.detect import Detection, join, ledger
 from fedcrab.detect.saved_audit import picture, write_audit
+from fedcrab.detect.second_look import spare
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.experiment.config import Config
 from fedcrab.experiment.setup import Setup
@@ -114,6 +117,7 @@ class Investigation:
     taught: tuple[Taught, ...]
     example: Images  # one probe example, to stamp
     notes: tuple[str, ...]  # what could not be looked for
+    lessons: Lessons | None = None  # what each client teaches; None where that cannot be told
 
     @property
     def first(self) -> Inversion | None:
@@ -163,6 +167,14 @@ class Investigation:
         nobody = dict.fromkeys(self.clients, 0.0)
         return [Detection("taught", 0, nobody, {}, 0.0, (said, *self.first.notes)), *found]
 
+    def answer(self, by_ledger: Detection) -> Detection:
+        """All that there is to say of clients, as one: what the ledger says, seen beside what they teach."""
+        notes = [f"{NOT_LOOKED_FOR} {note}" for note in self.notes]
+        if self.lessons is None:
+            return join([by_ledger, *self.detections()], notes)
+        seen = spare(by_ledger, self.lessons.teachers)
+        return join([seen, *self.detections(), self.lessons.detection()], notes)
+
     def to_table(self) -> dict[str, Any]:
         """As plain values, for JSON: what ``audit --json`` prints."""
         rows = [{"model": n, "lift": self.lifts[n], **found.to_table()} for n, found in self.models.items()]
@@ -175,7 +187,7 @@ class Investigation:
             "notes": [*self.notes, *(self.first.notes if self.first else ())],
         }
 
-    def to_saved(self) -> dict[str, Any]:
+    def to_saved(self, answer: Detection | None = None) -> dict[str, Any]:
         """As it is kept beside the history: the pictures as bytes, and what it is about as hashes."""
         table = self.to_table()
         for row in table["models"]:
@@ -183,7 +195,12 @@ class Investigation:
             for large in ("mask", "pattern", "notes"):
                 del row[large]
         pictures = self._pictures(self.trigger) if self.trigger else None
-        return {"history": self.head, **table, "pictures": pictures}
+        return {
+            "history": self.head,
+            **table,
+            "pictures": pictures,
+            "answer": answer.to_table() if answer else None,
+        }
 
     def _pictures(self, trigger: Inversion) -> dict[str, Any]:
         image = self.example[0].reshape(trigger.pattern.shape)
@@ -235,6 +252,7 @@ def investigate(
     server = server or server_of(history)
     brought = () if examples is None else (_brought(history, server, examples),)
     found = _audited(history, server, {FINAL: history.final_model(), **(recovered or {})})
+    found = replace(found, lessons=_lessons(history, server))
     first = found.first
     taught = _taught(history, server, first) if first and first.suspicious else None
     if first is None or taught is None or not (first.planted or taught.detection.attack):
@@ -254,6 +272,16 @@ def _audited(history: History, server: Server, models: Mapping[str, Vector]) -> 
     lifts = {name: server.lift(model, first) for name, model in models.items()}
     example = server.x[np.flatnonzero(server.y != first.label)[:1]]
     return Investigation(models=found, hashes=hashes, lifts=lifts, example=example, notes=(), **known)  # type: ignore[arg-type]
+
+
+def _lessons(history: History, server: Server) -> Lessons | None:
+    """What each client teaches; None where no updates are kept or the probe set lacks a class."""
+    try:
+        return lessons(history, server.flat, server.x, server.y, classes=server.classes)
+    except DamagedError:
+        raise
+    except HistoryError:
+        return None
 
 
 def _brought(history: History, server: Server, examples: Path) -> Taught:
@@ -298,8 +326,9 @@ def audit_command(path: Path, *, history: Path | None = None) -> Investigation:
         opened, results = read_results(path)
         found = _seeing(investigate(opened, {r.method: r.model for r in results}))
     else:
-        found = _seeing(investigate(History.open(path)))
-    keep(path, found)
+        opened = History.open(path)
+        found = _seeing(investigate(opened))
+    keep(path, found, found.answer(ledger(opened)))
     return found
 
 
@@ -309,10 +338,10 @@ def _seeing(found: Investigation) -> Investigation:
     return found
 
 
-def keep(path: Path, found: Investigation) -> None:
+def keep(path: Path, found: Investigation, answer: Detection | None = None) -> None:
     """Keep what was found beside a history or a recovery; where it cannot be written, say so and go on."""
     try:
-        write_audit(path, found.to_saved())
+        write_audit(path, found.to_saved(answer))
     except HistoryError as error:
         tell_aside(f"The audit is not kept for 'report': {error}")
 
@@ -322,7 +351,7 @@ def detect_taught(history: History, examples: Path | None = None) -> Detection:
     if examples is not None:
         return _brought(history, server_of(history), examples).detection
     found = investigate(history)
-    keep(history.path, found)
+    keep(history.path, found, found.answer(ledger(history)))
     (only,) = _seeing(found).detections()
     return only
 
@@ -336,6 +365,6 @@ def detect_everything(history: History, examples: Path | None = None) -> Detecti
             raise
         return join([ledger(history)], [f"{NOT_LOOKED_FOR} {error}"])
     found = investigate(history, server=server, examples=examples)
-    keep(history.path, found)
-    notes = [f"{NOT_LOOKED_FOR} {note}" for note in found.notes]
-    return join([ledger(history), *found.detections()], notes)
+    answer = found.answer(ledger(history))
+    keep(history.path, found, answer)
+    return answer

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.detect import Detection, ledger
+from fedcrab.detect.saved_audit import read_audit
 from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
 from fedcrab.recover.fedrecover import PAIRS
@@ -224,7 +225,13 @@ MOST_JUDGED = 200  # clients: the detector compares every pair of them, and a pa
 
 
 def run_detector(history: History) -> Detection | None:
-    """The detector's judgement; None where there is nothing to judge, or too much to do it in passing."""
+    """What ``detect`` or ``audit`` said, where it is kept; else the ledger's judgement.
+
+    None where there is nothing to judge, or too much to do it in passing.
+    """
+    kept = read_audit(history.path, history.contents.head)
+    if kept and kept.get("answer"):
+        return Detection.from_table(kept["answer"])
     return ledger(history) if 2 <= len(history.clients) <= MOST_JUDGED else None
 
 
