@@ -35,7 +35,7 @@ from fedcrab.vectors import Matrix64
 ROUNDS = 16  # looked at, spread evenly over those whose updates are kept
 OFTEN = 2  # rounds of a half in which a client must be, to be judged by it
 EACH = 40  # probe examples of each class
-UNLEARNS = -0.3  # the balance of a client that is named
+UNLEARNS = -0.45  # the balance of a client that is named
 TEACHES, GAIN = 0.0, 0.2  # balance and gain of a client that does what honest ones do
 SURE = 0.99  # the most that is claimed
 REASON = "makes the model unlearn: the strongest effect of its updates on any class is to raise its loss"
