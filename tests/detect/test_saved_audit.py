@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from fedcrab import DamagedError, HistoryError
+from fedcrab.detect import Detection, Suspicion
 from fedcrab.detect.saved_audit import SIDE, audit_path, picture, read_audit, write_audit
 
 HEAD = "ab" * 32
+ANSWER = Detection(
+    "all", 9, {"a,b": 1.0, "c": 0.2}, {"a,b": Suspicion("taught it", 0.9)}, 1.5, ("n",), {"c": "long"}
+)
 
 
 def table() -> dict[str, Any]:
@@ -26,6 +30,7 @@ def table() -> dict[str, Any]:
         "timeline": {"planted": 5, "rounds": [0, 5], "lifts": [0.0, 0.9]},
         "taught": [taught],
         "notes": ["only patches"],
+        "answer": ANSWER.to_table(),
     }
 
 
@@ -37,6 +42,13 @@ def test_it_comes_back_for_the_same_state_of_the_history(tmp_path: Path) -> None
     assert {name: found[name] for name in table()} == table()
     assert read_audit(tmp_path, "cd" * 32) is None
     assert path == tmp_path / "audit.json"
+    assert Detection.from_table(found["answer"]) == ANSWER
+
+
+def test_a_file_without_an_answer_is_one_of_an_earlier_version(tmp_path: Path) -> None:
+    old = {name: value for name, value in table().items() if name != "answer"}
+    write_audit(tmp_path, old)
+    assert "answer" not in (read_audit(tmp_path, HEAD) or {"answer": 1})
 
 
 def test_a_history_holds_no_file_but_its_own(tmp_path: Path) -> None:
@@ -73,6 +85,9 @@ def test_any_changed_byte_is_found(tmp_path: Path) -> None:
         (("taught", 0, "clients", 0, "since"), 1.5),
         (("taught", 0, "clients", 0, "client"), 7),
         (("notes",), "a text"),
+        (("answer", "suspects"), ["nobody"]),
+        (("answer", "clients", 0, "score"), "high"),
+        (("answer", "apart", 0), "c"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_hash_right(

@@ -130,3 +130,16 @@ def test_joined_by_hand() -> None:
     assert both.suspicions["a"] == Suspicion("long; taught", 0.9)
     assert both.scores == {"a": 1.0, "b": 1.0, "c": 0.2}
     assert (both.strength, both.rounds, both.notes) == (2.0, 5, ("m", "n"))
+    weak = Detection("lessons", 5, {"a": 0.0, "b": 0.0, "c": 0.1}, {}, 0.5)
+    assert join([first, weak]).scores == {"a": 1.0, "b": 0.25, "c": 0.5}
+
+
+def test_the_page_shows_what_detect_said(place: Path) -> None:
+    from fedcrab.history import History
+    from fedcrab.report.page import page_data
+
+    told = json.loads(fedcrab("detect", "h", "--json", cwd=place).stdout)
+    shown = page_data(History.open(place / "h"))["detection"]
+    assert shown["detector"] == "all"
+    assert [row["client"] for row in shown["clients"] if row["suspect"]] == told["suspects"]
+    assert shown["notes"] == told["notes"]

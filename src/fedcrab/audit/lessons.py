@@ -65,8 +65,8 @@ class Lessons:
         return tuple(client for client, chosen in zip(self.clients, which, strict=True) if chosen)
 
     def detection(self) -> Detection:
-        """The unlearners as suspects; scores are how far the balance is below 1, from 0 to 1."""
-        scores = np.nan_to_num((1 - self.balance) / 2, nan=0.0)
+        """The unlearners as suspects; scores are how far the balance is below 0."""
+        scores = np.nan_to_num(np.maximum(-self.balance, 0.0), nan=0.0)
         lowest = float(np.nanmin(self.balance, initial=1.0))
         return Detection(
             "lessons",

@@ -111,7 +111,8 @@ def join(detections: Sequence[Detection], notes: Sequence[str] = ()) -> Detectio
     """The detections as one, called ``all``.
 
     A suspect's reasons stand side by side and its confidence is the greatest. Scores of different detectors
-    have different units: each is taken beside the greatest of its detector, and a client has its greatest.
+    have different units: each is taken beside the greatest of its detector, times that detector's strength
+    where it is below 1, and a client has its greatest.
     """
     clients = [client for detection in detections for client in detection.scores]
     suspects = [client for detection in detections for client in detection.suspicions]
@@ -128,7 +129,9 @@ def join(detections: Sequence[Detection], notes: Sequence[str] = ()) -> Detectio
 
 def _relative(detection: Detection, client: ClientId) -> float:
     greatest = max(detection.scores.values(), default=0.0)
-    return detection.scores.get(client, 0.0) / greatest if greatest > 0 else 0.0
+    if greatest <= 0:
+        return 0.0
+    return detection.scores.get(client, 0.0) / greatest * min(detection.strength, 1.0)
 
 
 def _both(detections: Sequence[Detection], client: ClientId) -> Suspicion:

@@ -230,8 +230,9 @@ def run_detector(history: History) -> Detection | None:
     None where there is nothing to judge, or too much to do it in passing.
     """
     kept = read_audit(history.path, history.contents.head)
-    if kept and kept.get("answer"):
-        return Detection.from_table(kept["answer"])
+    answer = Detection.from_table(kept["answer"]) if kept and kept.get("answer") else None
+    if answer is not None and {*answer.scores} == {*history.clients}:
+        return answer
     return ledger(history) if 2 <= len(history.clients) <= MOST_JUDGED else None
 
 
