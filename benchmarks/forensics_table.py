@@ -31,13 +31,14 @@ def table(rows: Sequence[Row]) -> str:
         add(what, goal, f"{np.mean(known):.3f} (least {np.min(known):.2f})" if known else "-", len(known))
 
     share("attack works (success over 80%)", "", (r["success"] >= WORKS for r in attacked))
+    share("audit: flagged with the right class", "95%", (_right(r) for r in working))
+    share("audit: clean flagged", "2%", (r["planted"] for r in clean))
+    share("picture: half of the mask inside the patch", "80%", (r["inside"] >= MASK for r in working))
     for model in sorted({r["model"] for r in rows}, key=("mlp", "cnn", "resnet").index):
         some = [r for r in working if r["model"] == model]
-        share(f"audit, {model}: flagged with the right class", "95%", (_right(r) for r in some))
-        share(f"audit, {model}: clean flagged", "2%", (r["planted"] for r in clean if r["model"] == model))
-        share(
-            f"picture, {model}: half of the mask inside the patch", "80%", (r["inside"] >= MASK for r in some)
-        )
+        share(f"audit, {model}: flagged with the right class", "", (_right(r) for r in some))
+        share(f"audit, {model}: clean flagged", "", (r["planted"] for r in clean if r["model"] == model))
+        share(f"picture, {model}", "", (r["inside"] >= MASK for r in some))
     right = [r for r in working if _right(r)]
     for spread in ("iid", "dirichlet-0.5", "dirichlet-0.1"):
         mean(f"who, {spread}: AUC", "0.98", (r["auc"] for r in right if r["spread"] == spread))
@@ -50,11 +51,10 @@ def table(rows: Sequence[Row]) -> str:
     )
     share("who, each attacker: named (recall)", "90%", _named_attackers(working))
     share("who, each name: an attacker (precision)", "98%", _names(attacked))
-    share(
-        "who, the same without DBA (recall)",
-        "90%",
-        _named_attackers(r for r in working if r["kind"] != "dba"),
-    )
+    for what, kinds in (("without DBA", ("patch", "boosted")), ("of DBA", ("dba",))):
+        share(f"who, {what} (recall)", "90%", _named_attackers(r for r in working if r["kind"] in kinds))
+    share("who, each suspect of `detect`: an attacker", "", _names(attacked, "suspects"))
+    share("who, each attacker: a suspect of `detect`", "", _named_attackers(working, "suspects"))
     both = [r for r in right if r.get("auc_exact") is not None]
     gaps = [abs(r["auc"] - r["auc_exact"]) for r in both]
     add(
@@ -74,7 +74,9 @@ def table(rows: Sequence[Row]) -> str:
         "0",
         (r["mistakes_named"] > 0 for r in clean),
     )
-    share("clean: anybody suspected by `detect` (ledger included)", "0", (bool(r["suspects"]) for r in clean))
+    share("clean: anybody suspected by `detect`", "0", (bool(r["suspects"]) for r in clean))
+    share("clean: suspected by the ledger's detector alone", "", (bool(r["ledger"]) for r in clean))
+    share("clean: somebody stands apart, not named", "", (bool(r["apart"]) for r in clean))
     for kind in ("class-flip", "subgroup"):
         own = [r for r in rows if r["kind"] == kind]
         mean(f"brought, {kind}: AUC", "0.95", (r["auc"] for r in own))
@@ -96,22 +98,15 @@ def table(rows: Sequence[Row]) -> str:
             (_clean_again(r) for r in working if r["spread"] == spread),
         )
     share("end to end, attacks that hardly work", "", (_clean_again(r) for r in weak))
-    cpu = [
-        r["cpu_audit"] for r in rows if "cpu_audit" in r and r["model"] == "mlp" and r["data"] != "cifar10"
-    ]
-    add(
-        "audit of an MLP on MNIST: seconds of one core (median)",
-        "",
-        f"{np.median(cpu):.1f}" if cpu else "-",
-        len(cpu),
-    )
-    cpu = [r["cpu_taught"] for r in working if r["model"] == "mlp" and r["data"] != "cifar10"]
-    add(
-        "when and who, 20 clients × 20 rounds: seconds of one core (median)",
-        "",
-        f"{np.median(cpu):.1f}" if cpu else "-",
-        len(cpu),
-    )
+    for model, data in (
+        ("mlp", "mnist"),
+        ("mlp", "cifar10"),
+        ("cnn", "fashion-mnist"),
+        ("resnet", "cifar10"),
+    ):
+        cpu = [r["cpu"] for r in working if (r["model"], r["data"]) == (model, data)]
+        what = f"what `detect` takes, {model} on {data}: seconds of one core (median)"
+        add(what, "", f"{np.median(cpu):.1f}" if cpu else "-", len(cpu))
     return "\n".join(lines) + "\n"
 
 
@@ -119,13 +114,13 @@ def _right(row: Row) -> bool:
     return bool(row["planted"] and row["class"] == row["target"])
 
 
-def _named_attackers(rows: Iterable[Row]) -> list[bool]:
+def _named_attackers(rows: Iterable[Row], which: str = "named") -> list[bool]:
     """Of each attacker whether it is named; of a model that is not flagged nobody is."""
-    return [client in row["named"] for row in rows for client in row["malicious"]]
+    return [client in row[which] for row in rows for client in row["malicious"]]
 
 
-def _names(rows: Iterable[Row]) -> list[bool]:
-    return [client in row["malicious"] for row in rows for client in row["named"]]
+def _names(rows: Iterable[Row], which: str = "named") -> list[bool]:
+    return [client in row["malicious"] for row in rows for client in row[which]]
 
 
 def _in_time(row: Row) -> bool:
