@@ -42,11 +42,14 @@ app = typer.Typer()
 
 
 def detection_tables(detection: Detection, *, everything: bool = False) -> Sequence[RenderableType]:
-    """Every client's score as a bar, the suspects with their reasons, and the judgement in one line."""
+    """Every client's score as a bar, suspects and who stands apart with reasons, the judgement in a line."""
     bars = Column("", 1, left=True, name="the bars")
     table = FittedTable("Clients", "client", "score", bars, "sure", Column("because of", prose=True))
-    ranked = sorted(detection.scores, key=lambda c: (c not in detection.suspicions, natural(c)))
-    shown = ranked if everything else ranked[: max(LONGEST, len(detection.suspicions))]
+    told = {*detection.suspicions, *detection.apart}
+    ranked = sorted(
+        detection.scores, key=lambda c: (c not in detection.suspicions, c not in detection.apart, natural(c))
+    )
+    shown = ranked if everything else ranked[: max(LONGEST, len(told))]
     most = max(detection.scores.values(), default=0.0)
     for client in shown:
         _add(table, detection, client, most)
@@ -79,9 +82,11 @@ def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None
 
 def _add(table: FittedTable, detection: Detection, client: str, most: float) -> None:
     score, found = detection.scores[client], detection.suspicions.get(client)
-    style = "red" if found else ""
+    apart = detection.apart.get(client)
+    style = "red" if found else "yellow" if apart else ""
     cells = (Text(client), number(score), Text(bar(score, most), style=style))
-    table.add_row(*cells, f"{found.confidence:.1%}" if found else "", found.reason if found else "")
+    reason = found.reason if found else f"not named: {apart}" if apart else ""
+    table.add_row(*cells, f"{found.confidence:.1%}" if found else "", reason)
 
 
 def bar(value: float, most: float) -> str:
@@ -123,7 +128,8 @@ def detect(
     """Who seems to be malicious, how sure that is and why; or that there is no sign of attack.
 
     'ledger' compares the clients' updates by what the ledger says of them; 'taught' asks who taught the model
-    the trigger that an audit finds in it, or what --examples shows. Nothing is asked of any client.
+    the trigger that an audit finds in it, or what --examples shows; 'all' does both, and looks at who makes
+    the model unlearn. Nothing is asked of any client.
     """
     history = History.open(directory)
     with Progress(quiet=as_json) as progress:
