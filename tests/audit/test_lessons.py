@@ -5,7 +5,7 @@ import pytest
 
 from audit.conftest import SPREAD, Training, trained
 from fedcrab.audit import lessons
-from fedcrab.audit.lessons import GAIN, UNLEARNS
+from fedcrab.audit.lessons import GAIN, NET, UNLEARNS
 from fedcrab.detect import Detection, Suspicion
 from fedcrab.detect.ledger import COPIES
 from fedcrab.detect.second_look import CLEAR, spare
@@ -52,7 +52,7 @@ def test_it_is_the_mean_over_rounds_written_out(clean: Training) -> None:
     """Against plain loops, for one client: cosines with the descent of each class's loss."""
     found, client = of(clean), clean.history.clients[3]
     rounds = np.unique(np.linspace(0, 15, 16).round().astype(int))
-    balances, gains = [], []
+    balances, nets, gains = [], [], []
     for t in rounds:
         updates, model = clean.history.updates(int(t)), clean.history.model(int(t))
         u = updates.vectors[updates.clients.index(client)].astype(float)
@@ -63,7 +63,8 @@ def test_it_is_the_mean_over_rounds_written_out(clean: Training) -> None:
             effects.append(-float(g @ u) / (np.linalg.norm(g) * np.linalg.norm(u)))
         balances.append((max(effects) + min(effects)) / max(abs(e) for e in effects))
         gains.append(max(effects))
-    for told, values in ((found.balance, balances), (found.gain, gains)):
+        nets.append(max(effects) + min(effects))
+    for told, values in ((found.balance, balances), (found.net, nets), (found.gain, gains)):
         assert told[3] == pytest.approx(min(np.mean(values[:8]), np.mean(values[8:])), rel=1e-5)
 
 
@@ -89,4 +90,4 @@ def test_those_who_teach_are_spared_where_the_sign_is_not_clear(clean: Training)
     clear = Detection("ledger", 5, found.scores, why, CLEAR)
     assert spare(clear, teachers) is clear
     assert spare(found, ()) is found
-    assert UNLEARNS < 0 < GAIN
+    assert max(UNLEARNS, NET) < 0 < GAIN
