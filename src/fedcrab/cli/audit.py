@@ -49,6 +49,6 @@ def audit(
     else:
         print_tables(*audit_tables(found))
         if (path / "ledger.sqlite").is_file():
-            print_next("fedcrab", "detect", path, "--detector", "taught")
+            print_next("fedcrab", "detect", path)
         elif path.is_dir():
             print_next("fedcrab", "report", path, "-o", "incident.html")
