@@ -101,9 +101,10 @@ def _check_size(charter: Settings) -> None:
     """The charter is one text of JSON, and the tensors' names are in the head of each model's file."""
     length, tensors = len(_as_json(charter)), len(charter.layout.fields)
     if length > LONGEST_JSON:
+        remedy = "shorten the notes" if charter.notes else "join tensors, or shorten their names"
         raise ConfigError(
             f"{tensors} tensors and notes of {len(charter.notes)} characters take {length} characters of "
-            f"JSON, and a history can describe itself in {LONGEST_JSON}; shorten the notes"
+            f"JSON, and a history can describe itself in {LONGEST_JSON}; {remedy}"
         )
     if len(header(charter.layout)) > HEADER:
         raise ConfigError(f"{tensors} tensors with these names are more than a history can describe")
