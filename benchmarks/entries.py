@@ -12,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PEERS = ("fedjax", "pfl", "fluke", "fedlab", "flower")
 BY_HAND = ("lean_jax", "lean_torch")  # what a clever user writes without any framework
-THREADED = ("bare_torch", "pfl", "fluke", "fedlab", "lean_jax")  # who gains from threads inside a process
+THREADED = ("bare_torch", "pfl", "fluke", "fedlab")  # who may gain from threads inside a process
 ENVIRONMENTS = {"lean_jax": "jax"} | {name: name for name in PEERS}  # in the folder made by peers.sh
 
 

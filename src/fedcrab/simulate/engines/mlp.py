@@ -17,7 +17,13 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from fedcrab.simulate.engines.mlp_dual import DualTraining, StackMember, dual_is_faster, epoch_steps
+from fedcrab.simulate.engines.mlp_dual import (
+    DualTraining,
+    StackMember,
+    dual_is_faster,
+    epoch_steps,
+    narrowed,
+)
 from fedcrab.simulate.engines.mlp_step import (
     ClientCache,
     LinearLayer,
@@ -31,43 +37,55 @@ from fedcrab.simulate.models import only_plain_layers
 
 
 class Batches:
-    """Each client's examples follow those of the client before it, which has as many or more.
+    """The examples of the clients of a stack, each client's in the order of its first epoch.
 
-    A row of ``x`` is a whole number of cache lines, so that every client's batch begins on one.
+    So the batches of that epoch are where they are, and only later ones are gathered. A row of ``x`` is a
+    whole number of cache lines, so that every batch begins on one.
     """
 
-    def __init__(self, x: Tensor, labels: Sequence[Tensor], *, batch: int) -> None:
+    def __init__(
+        self,
+        examples: Sequence[Tensor],
+        labels: Sequence[Tensor],
+        first: Sequence[Tensor],
+        *,
+        batch: int,
+        room: Workspace,
+    ) -> None:
         self.counts = [len(y) for y in labels]
-        self.batch = min(batch, self.counts[0])
-        self._x, self._y, self._begins = x, torch.cat(list(labels)), begins(self.counts)
-        self._order = torch.zeros(len(labels), self.counts[0], dtype=torch.int64)
-        self._labels = self._order[:, :, None]
-        self._room = torch.empty(len(labels) * self.batch, x.shape[1])
+        clients, most, width = len(labels), self.counts[0], examples[0].shape[1]
+        self.batch = min(batch, most)
+        self._x, self._room = room.lend((clients, most, width), (clients * self.batch, width))
+        self._y, self._ranks, self._places = (torch.zeros(clients, most, dtype=torch.int64) for _ in range(3))
+        for place, (x, y, order) in enumerate(zip(examples, labels, first, strict=True)):
+            torch.index_select(x, 0, order, out=self._x[place, : len(y)])
+            torch.index_select(y, 0, order, out=self._y[place, : len(y)])
+            self._ranks[place, order] = torch.arange(place * most, place * most + len(y))
+        self._shuffled = self._y[:, :, None]
+
+    def first(self, clients: slice, rows: slice) -> tuple[Tensor, Tensor]:
+        """These rows of these clients in the order of the first epoch."""
+        return self._x[clients, rows], self._y[clients, rows, None]
 
     def shuffle(self, orders: Sequence[Tensor]) -> None:
-        """Begin an epoch, in which each client sees its examples in this order."""
-        for row, begin, order in zip(self._order, self._begins, orders, strict=True):
-            torch.add(order, begin, out=row[: len(order)])
-        self._labels = self._y[self._order][:, :, None]
+        """Begin a later epoch, in which each client sees its examples in this order."""
+        for place, order in enumerate(orders):
+            torch.index_select(self._ranks[place], 0, order, out=self._places[place, : len(order)])
+        self._shuffled = self._y.view(-1)[self._places][:, :, None]
 
     def gather(self, clients: slice, rows: slice) -> tuple[Tensor, Tensor]:
         """These rows of these clients in the order of the epoch; the next call overwrites this one's x."""
-        order = self._order[clients, rows].reshape(-1)
-        x = self._room[: len(order)]
-        torch.index_select(self._x, 0, order, out=x)
-        return x.view(clients.stop - clients.start, -1, x.shape[1]), self._labels[clients, rows]
-
-
-def begins(counts: Sequence[int]) -> list[int]:
-    """Where each client with this many examples begins."""
-    return [sum(counts[:place]) for place in range(len(counts))]
+        places = self._places[clients, rows].reshape(-1)
+        x = self._room[: len(places)]
+        torch.index_select(self._x.view(-1, x.shape[1]), 0, places, out=x)
+        return x.view(clients.stop - clients.start, -1, x.shape[1]), self._shuffled[clients, rows]
 
 
 class PrimalTraining:
     """Trains one stack after the other."""
 
-    def __init__(self, layers: list[LinearLayer], local: LocalTraining) -> None:
-        self._layers, self._local = layers, local
+    def __init__(self, layers: list[LinearLayer], local: LocalTraining, examples: ClientCache) -> None:
+        self._layers, self._local, self._examples = layers, local, examples
         self._room = Workspace()
 
     def train(
@@ -75,24 +93,32 @@ class PrimalTraining:
     ) -> None:
         """Train these from ``start`` with the drawn orders of their examples; write local minus start."""
         narrowing = UsedFeatures(self._layers, len(learners[0].features))
-        x, labels = self._examples(narrowing, learners), [each.task.y for each in learners]
-        batches = Batches(x, labels, batch=self._local.batch)
         starts = [narrowing.narrow(start, each.features) for each in learners]
-        stack = Stack(narrowing.layers, self._local, starts, batch=batches.batch)
-        for order in zip(*drawn, strict=True):
-            batches.shuffle(order)
-            for clients, rows in epoch_steps(batches.counts, batches.batch):
-                stack.step(clients, *batches.gather(clients, rows))
+        batch = min(self._local.batch, learners[0].count)
+        stack = Stack(narrowing.layers, self._local, starts, batch=batch)
+        if drawn[0]:
+            self._epochs(
+                stack, [narrowed(narrowing, each, self._examples) for each in learners], learners, drawn
+            )
         for place, each in enumerate(learners):
             narrowing.widen(stack.update(place), each.features, each.task.update)
 
-    def _examples(self, narrowing: UsedFeatures, learners: Sequence[StackMember]) -> Tensor:
-        """Those of all learners."""
-        (x,), after = self._room.lend((sum(each.count for each in learners), narrowing.width)), 0
-        for each in learners:
-            before, after = after, after + len(each.x)
-            narrowing.examples(each.x, each.features, x[before:after])
-        return x
+    def _epochs(
+        self,
+        stack: Stack,
+        examples: Sequence[Tensor],
+        learners: Sequence[StackMember],
+        drawn: Sequence[Sequence[Tensor]],
+    ) -> None:
+        labels, (first, *later) = [each.task.y for each in learners], zip(*drawn, strict=True)
+        batches = Batches(examples, labels, first, batch=self._local.batch, room=self._room)
+        steps = list(epoch_steps(batches.counts, batches.batch))
+        for clients, rows in steps:
+            stack.step(clients, *batches.first(clients, rows))
+        for order in later:
+            batches.shuffle(order)
+            for clients, rows in steps:
+                stack.step(clients, *batches.gather(clients, rows))
 
 
 KNOWN = (nn.Flatten, nn.Linear, nn.ReLU)
@@ -130,8 +156,8 @@ class MlpEngine:
     ) -> None:
         self._layers, self._local, self._seed = layers, local, seed
         self._features = ClientCache(cache_bytes // 8)
-        self._primal = PrimalTraining(layers, local)
         self._dual = DualTraining(layers, local, cache_bytes=cache_bytes * 7 // 8)
+        self._primal = PrimalTraining(layers, local, self._dual.examples)
 
     @property
     def together(self) -> int:

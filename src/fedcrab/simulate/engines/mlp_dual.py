@@ -185,6 +185,19 @@ class StackMember:
         return self.columns, 0 if self.dual else len(self.features)
 
 
+def narrowed(narrowing: UsedFeatures, learner: StackMember, kept: ClientCache) -> Tensor:
+    """The examples of a learner with the features that they use."""
+    if learner.x.shape[1] == narrowing.width == len(learner.features):
+        return learner.x
+
+    def make() -> Tensor:
+        x = learner.x.new_empty(learner.count, narrowing.width)
+        narrowing.examples(learner.x, learner.features, x)
+        return x
+
+    return kept.get(learner.task.held, make)
+
+
 def epoch_steps(counts: Sequence[int], batch: int) -> Iterator[tuple[slice, slice]]:
     """The steps of an epoch: which clients, and which of their examples; ``counts`` falls."""
     for begin in range(0, counts[0], batch):
@@ -247,7 +260,7 @@ class DualTraining:
         """Train these from ``start`` with the drawn orders of their examples; write local minus start."""
         layer, above = self._layer(learners), self._above(start, learners)
         first = [orders[0] for orders in drawn]
-        examples = [self._examples(each) for each in learners]
+        examples = [narrowed(self._narrowing(each), each, self.examples) for each in learners]
         for place, (each, x) in enumerate(zip(learners, examples, strict=True)):
             layer.load(place, self._kernel(each, x), self._before(start, each, x), each.task.y, first[place])
         self._epochs(layer, above, [each.count for each in learners], drawn)
@@ -284,15 +297,6 @@ class DualTraining:
 
     def _narrowing(self, learner: StackMember) -> UsedFeatures:
         return UsedFeatures(self._layers, len(learner.features))
-
-    def _examples(self, learner: StackMember) -> Tensor:
-        def make() -> Tensor:
-            narrowing = self._narrowing(learner)
-            x = learner.x.new_empty(learner.count, narrowing.width)
-            narrowing.examples(learner.x, learner.features, x)
-            return x
-
-        return self.examples.get(learner.task.held, make)
 
     def _kernel(self, learner: StackMember, x: Tensor) -> Tensor:
         bias = self._layers[0].bias is not None
