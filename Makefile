@@ -67,7 +67,7 @@ torture: $(TEST)/ready
 
 # Histories on S3, against moto's server: thirty packages that nothing else needs.
 s3: $(TEST)/ready
-	$(TEST)/bin/pip install -q --no-compile -c constraints.txt '.[s3]' 'moto[server]>=5'
+	$(TEST)/bin/pip install -q --no-compile -c constraints.txt '.[s3]' 'moto[server]>=5' gcsfs gcp-storage-emulator
 	$(TEST)/bin/pytest -q -n 0 tests/history/test_remote.py
 
 benchmarks: $(TEST)/ready

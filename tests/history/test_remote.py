@@ -285,3 +285,32 @@ def test_a_training_goes_on_while_the_line_is_down(tmp_path: Path, s3: Callable[
     s3(10**12)
     History.open(tmp_path / "h").upload()
     assert_same(History.open(whole), History.open("s3://trial/t"))
+
+
+@pytest.fixture
+def gs(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of Google's storage, emulated on loopback."""
+    emulator = pytest.importorskip("gcp_storage_emulator.server", reason="pip install gcp-storage-emulator")
+    import fsspec
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it asks for the bucket by gRPC else
+    pytest.importorskip("gcsfs", reason="pip install gcsfs")  # reads its settings when it is imported
+    running = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="trial")
+    running.start()
+    monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "project": "trial"})
+    try:
+        yield "gs://trial/h"
+    finally:
+        running.stop()
+
+
+@pytest.mark.filterwarnings("default")
+def test_on_google_storage(tmp_path: Path, gs: str) -> None:
+    stayed, moved = made(tmp_path / "stayed"), made(tmp_path / "moved", gs)
+    assert snapshots(moved) == []
+    assert_same(History.open(stayed), History.open(gs))
+    assert History.verify(gs) == []

@@ -72,8 +72,12 @@ class SignalViews:
 def look(rounds: Sequence[RoundRecord], clients: Sequence[ClientId]) -> SignalViews:
     """The looks at these clients."""
     middle = len(rounds) // 2
-    with ThreadPoolExecutor(2) as threads:  # most of it is numpy's, which lets both run
-        first, later = threads.map(lambda half: gather(half, clients), (rounds[:middle], rounds[middle:]))
+    halves_of = (rounds[:middle], rounds[middle:])
+    if len(clients) > MOST_PAIRED:  # one after the other: the numbers of a round take megabytes
+        first, later = (gather(half, clients) for half in halves_of)
+    else:
+        with ThreadPoolExecutor(2) as threads:  # most of it is numpy's, which lets both run
+            first, later = threads.map(lambda half: gather(half, clients), halves_of)
     halves = (first.signals(), later.signals()) if len(rounds) >= SHORT else None
     return SignalViews((first + later).signals(), halves)
 

@@ -103,10 +103,12 @@ class Coordinates:
         return total
 
     def rows(self, points: Sequence[int]) -> Matrix64:
-        """The coordinates of these points, a row each, zeros and all."""
+        """The coordinates of these points, a row each, zeros and all; not to be written to."""
         numbers = self.numbers
         if self.sketched and len(points):
-            return np.asarray(numbers.reshape(self.points, -1)[np.asarray(points)])
+            everyone = numbers.reshape(self.points, -1)
+            in_order = isinstance(points, range) and points == range(len(points))
+            return everyone[: len(points)] if in_order else everyone[np.asarray(points)]
         full = np.zeros((len(points), self.width))
         for place, point in enumerate(points):
             row = self._row(numbers, point)

@@ -46,6 +46,7 @@ class LedgerNumbers:
             if held is None:
                 with self.file.connection() as connection:
                     held = self.read_from(connection)
+                held.flags.writeable = False
                 self.file.numbers.put(self.round, held, held.nbytes)
         return held
 
