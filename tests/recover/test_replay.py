@@ -11,8 +11,8 @@ from scipy.stats import trim_mean
 from fedcrab import Compact, Everything, Plan, plan
 from fedcrab.aggregate import median, trimmed_mean
 from fedcrab.recover import replay, retrain
-from fedcrab.recover.correction import correction_of, estimated_correction, unexplored
-from fedcrab.recover.pacing import LONGEST, Pacing
+from fedcrab.recover.correction import Correction, correction_of, estimated_correction, unexplored
+from fedcrab.recover.pacing import KEPT, LONGEST, Moment, Pacing
 from fedcrab.recover.replay import predicted_error
 from fedcrab.recover.step import Pair, ReplayState
 from fedcrab.seeds import rng_for
@@ -49,8 +49,8 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
     """Every model of a replay by the mean, and who was asked; by the formulas, one vector at a time."""
     history = decided.history
     x = history.model(decided.rollback_round).astype(float)
-    pairs, least, found = [], 2 if trust else 5, []
-    uneven, own, last_asked = 0.0, {}, {}
+    pairs, least, found, rounds = [], 2 if trust else 5, [], ROUNDS - decided.rollback_round
+    uneven, own, last_asked, contacts = 0.0, {}, {}, 0
     next_contact, count = decided.rollback_round + 1, asked or least
     for t in range(decided.rollback_round, ROUNDS):
         sent = history.updates(t)
@@ -67,12 +67,17 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             predicted = predicted * min(1, most / np.linalg.norm(predicted))
         order = rng_for(history.charter.seed, "replay", t).permutation(len(stored))
         waiting = sorted((sorted(stored)[i] for i in order), key=lambda c: last_asked.get(c, -1))
-        settled = 1 + (uneven > 1.0 and not trust) if settle is None else settle
+        settled = 1 + (uneven > 0.6 and not trust and rounds >= 30) if settle is None else settle
         number = count if trust or asked else min(count, max(3, ceil(len(stored) / 2)))
         new, travelled = outside(pairs, v), np.linalg.norm(x - history.initial_model())
         turned = new > 0.3 and new * np.linalg.norm(v) > 0.1 * travelled
         contact = t >= next_contact or (every is None and turned)
-        everybody = t >= ROUNDS - settled or (contact and number >= len(stored))
+        if every is None and t + 1 == ROUNDS - settled < ROUNDS:
+            contact = False
+        if t >= ROUNDS - settled:
+            half = trust and settle is None and (uneven <= 0.6 or rounds < 30)
+            contact, number = True, ceil(len(stored) / 2) if half else len(stored)
+        everybody = contact and number >= len(stored)
         drawn = sorted(stored) if everybody else sorted(waiting[:number]) if contact else []
         drawn = drawn if v.any() else []
         common, fresh = predicted, {}
@@ -101,7 +106,9 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             missed = np.sqrt(max(np.linalg.norm(new) ** 2 - noise2, 0))
             room = 0.18 * travelled / missed if missed else 9
             uneven = np.sqrt(spread2) / np.linalg.norm(step)
-            next_contact = t + (every or min(1 + int(room), LONGEST))
+            contacts, done = contacts + 1, t - decided.rollback_round
+            shortest = 3 if done >= 8 and contacts > 0.35 * done else 1
+            next_contact = t + (every or max(min(1 + int(room), LONGEST), shortest))
             wanted = ceil(min(spread2 / np.linalg.norm(step) ** 2, 4 if trust else 10))
             count = asked or max(least, wanted)
             pairs = [*pairs, (v, common)][-2:]
@@ -128,9 +135,10 @@ def outside(pairs: list, v: np.ndarray) -> float:
         {"trust": False, "every": 3, "asked": 5, "settle": 2},
         {"trust": True, "every": 2, "asked": 2, "settle": 1},
         {"trust": False, "every": None, "asked": None, "settle": None},
+        {"trust": True, "every": None, "asked": None, "settle": None},
         {"trust": True, "every": None, "asked": None, "settle": 0},
     ],
-    ids=["fixed", "trusting", "usual", "usual-trusting"],
+    ids=["fixed", "trusting", "usual", "usual-trusting", "unsettled"],
 )
 def test_it_equals_the_naive_version(options: dict, selection: object, share: float, tmp_path: Path) -> None:
     decided = trained(tmp_path, selection, share)
@@ -170,8 +178,9 @@ def test_contacts_are_dense_at_first_and_the_steps_say_what_was_measured(everyth
     assert errors == sorted(errors)
     assert errors[-1] > 0
     for step in steps[1:]:
-        measured = step.replay.standard_error if step.asked else step.replay.missed
-        assert step.replay.step_error == measured
+        measured = step.replay.standard_error if step.asked else KEPT * step.replay.missed
+        expected = measured**2 + step.replay.spread**2 / len(step.clients)
+        assert step.replay.step_error**2 == pytest.approx(expected)
         assert step.asked or not step.replay.standard_error
 
 
@@ -279,11 +288,47 @@ def test_clients_are_asked_at_once_where_the_history_turns_away() -> None:
     assert unexplored(known, east + north) == pytest.approx(2 / np.sqrt(5))
     assert unexplored([*known, Pair(2, east, -east)], east + north) == pytest.approx(2 / np.sqrt(5))
     assert unexplored([*known, Pair(2, north, -east)], east + north) == pytest.approx(0, abs=1e-6)
-    state = ReplayState(next_contact=9, ask=3)
-    assert Pacing(None, None, None, trust=False).contacts(state, 5, 0.31, 4.0, 12.0)
-    assert not Pacing(None, None, None, trust=False).contacts(state, 5, 0.29, 4.0, 1.0)
-    assert not Pacing(None, None, None, trust=False).contacts(state, 5, 0.31, 4.0, 13.0)  # short
-    assert not Pacing(4, None, None, trust=False).contacts(state, 5, 1.0, 4.0, 1.0)  # fixed beforehand
+    state, now = ReplayState(next_contact=9, ask=3), Moment(5, 0, 40)
+
+    def contact(every: int | None, new: float, travelled: float) -> bool:
+        pacing = Pacing(every, None, None, trust=False)
+        return pacing.contacts(state, now, new=new, moved=4.0, travelled=travelled)
+
+    assert contact(None, 0.31, 12.0)
+    assert not contact(None, 0.29, 1.0)
+    assert not contact(None, 0.31, 13.0)  # short
+    assert not contact(4, 1.0, 1.0)  # fixed beforehand
+
+
+def test_how_a_replay_settles() -> None:
+    """One round of everybody in forty, one more where clients are uneven; half of them with trust."""
+    even, uneven = (ReplayState(next_contact=9, ask=3, uneven=value) for value in (0.5, 0.7))
+
+    def asked(state: ReplayState, rounds: int, left: int, *, trust: bool = False) -> int:
+        pacing, now = Pacing(None, None, None, trust), Moment(rounds - left, 0, rounds)
+        return pacing.settling_count(state, now, 11) if pacing.settles(state, now) else 0
+
+    assert [asked(even, 40, left) for left in (2, 1)] == [0, 11]
+    assert [asked(uneven, 40, left) for left in (3, 2, 1)] == [0, 11, 11]
+    assert [asked(uneven, 20, left) for left in (2, 1)] == [0, 11]  # a short replay
+    assert [asked(even, 80, left) for left in (3, 2, 1)] == [0, 11, 11]
+    assert [asked(even, 40, left, trust=True) for left in (2, 1)] == [0, 6]
+    assert [asked(uneven, 40, left, trust=True) for left in (2, 1)] == [0, 11]
+    soon = Moment(38, 0, 40)  # everybody is asked in round 39: nobody just before
+    assert not Pacing(None, None, None, trust=False).contacts(even, soon, new=1.0, moved=9.0, travelled=1.0)
+    assert Pacing(1, None, None, trust=False).contacts(even, soon, new=0.0, moved=9.0, travelled=1.0)
+
+
+def test_the_predicted_distance_adds_up() -> None:
+    """What one training differs by from the next in every round, and what contacts and estimates add."""
+    pacing, now = Pacing(None, None, None, trust=False), Moment(1, 0, 40)
+    measured = Correction(np.zeros(2, np.float32), {"a": np.zeros(2), "b": np.zeros(2)}, 8, 4.0, 5.0)
+    state = pacing.after_contact(pacing.start(0), now, measured, step=1.0, travelled=1.0)
+    noise = 16 / 2 * (1 - 2 / 8)
+    assert state.error**2 == pytest.approx(16 / 8 + noise)
+    later = pacing.after_estimate(state, moved=True, honest=8)
+    assert later.error**2 == pytest.approx(2 * 16 / 8 + noise + 0.4**2 * (25 - noise))
+    assert pacing.after_estimate(state, moved=False, honest=8).error == state.error
 
 
 def test_an_estimate_never_drives_the_models_apart() -> None:

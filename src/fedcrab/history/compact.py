@@ -17,7 +17,9 @@ A packed row is bytes, little-endian:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +32,7 @@ BITS = (2, 4, 8)  # a byte holds a whole number of codes
 TINY = 2.0**-100  # a row without a larger number is zero: 1/s must be a float32
 HUGE = 1e38  # above it s·Q may round to infinity
 ROUNDING = 2.0**-22  # of the largest number: what u/s and s·code lose in float32
-AT_ONCE = 2**8  # blocks packed together: they stay in the cache
+AT_ONCE = 2**9  # blocks packed together: they stay in the cache
 Bytes = NDArray[np.uint8]
 Rows = NDArray[np.float32]
 
@@ -66,15 +68,13 @@ class Packing:
         codes = self.blocks * BLOCK * self.bits // 8
         return 8 + 2 * self.blocks + codes + 4 * (self.layout.size - self.trained)
 
-    def pack(self, rows: Rows) -> Bytes:
-        """Each row in ``width`` bytes; rows must be finite."""
-        packed = np.zeros((len(rows), self.width), np.uint8)
+    def pack(self, *parts: Rows) -> Bytes:
+        """Each row of these matrices, one after the other, in ``width`` bytes; rows must be finite."""
+        packed = np.zeros((sum(map(len, parts)), self.width), np.uint8)
         place, codes = 8 + 2 * self.blocks, self.blocks * BLOCK * self.bits // 8
-        trained, buffers = self._trained_places(), self._buffer_places()
-        numbers = np.zeros((self.blocks, BLOCK), np.float32)  # the last block perhaps filled up with zeros
-        scratch = (np.empty_like(numbers[:AT_ONCE]), np.empty_like(numbers[:AT_ONCE]))
-        for row, out in zip(rows, packed, strict=True):
-            numbers.reshape(-1)[: self.trained] = row if trained is None else row[trained]
+        trained, buffers, scratch = self._trained_places(), self._buffer_places(), _Scratch.empty()
+        for row, out in zip(chain(*parts), packed, strict=True):
+            numbers = np.ascontiguousarray(row if trained is None else row[trained], np.float32)
             scales, codes_of = out[8:place].view("<f2"), out[place : place + codes]
             largest, error = self._pack_row(numbers, scales, codes_of, scratch)
             out[:8].view("<f4")[:] = largest, error
@@ -82,38 +82,36 @@ class Packing:
         return packed
 
     def _pack_row(
-        self, numbers: Rows, scales: NDArray[np.float16], codes: Bytes, scratch: tuple[Rows, Rows]
+        self, numbers: Rows, scales: NDArray[np.float16], codes: Bytes, scratch: _Scratch
     ) -> tuple[np.float32, np.float32]:
         """Fill in the scales and codes of a row's blocks; gives its largest number and its error's length."""
-        highest = np.empty(len(numbers))
-        for at in range(0, len(numbers), AT_ONCE):
-            highest[at : at + AT_ONCE] = _highest(numbers[at : at + AT_ONCE], scratch[0])
+        pieces = list(_pieces(numbers))
+        highest = np.concatenate([_highest(piece, scratch.one) for piece in pieces]).astype(np.float64)
         largest = float(highest.max(initial=0))
         if largest < TINY:  # zeros have the code Q, so that a scale has nothing to do with it
             codes[:] = self._byte_of_zeros()
             return np.float32(0), _rounded_up(float(np.linalg.norm(numbers.astype(np.float64))))
         scales[:] = _float16_up(highest / (largest * self.levels))
-        steps, squares = scales.astype(np.float64) * largest, 0.0
-        width = BLOCK * self.bits // 8  # bytes of a block
-        for at in range(0, len(numbers), AT_ONCE):
-            some, place = slice(at, at + AT_ONCE), slice(at * width, (at + AT_ONCE) * width)
-            squares += self._pack_blocks(numbers[some], steps[some], codes[place], scratch)
-        rounding = largest * ROUNDING * float(np.sqrt(self.trained))
-        return np.float32(largest), _rounded_up(float(np.sqrt(squares)) + rounding)
-
-    def _pack_blocks(
-        self, piece: Rows, steps: NDArray[np.float64], codes: Bytes, scratch: tuple[Rows, Rows]
-    ) -> float:
-        """Σ (q - u)² of these blocks, their codes filled in."""
-        shifted, rounded = (space[: len(piece)] for space in scratch)
+        steps = scales.astype(np.float64) * largest
         inverse = np.divide(1, steps, out=np.zeros_like(steps), where=steps > 0).astype(np.float32)
-        np.multiply(piece, inverse[:, None], out=shifted)
-        np.rint(shifted, out=rounded)
-        shifted -= rounded
-        squares = np.einsum("bi,bi->b", shifted, shifted).astype(np.float64)
-        rounded += np.float32(self.levels)
-        codes[:] = _joined(rounded.astype(np.uint8).reshape(-1), self.bits)
-        return float(squares @ steps**2)
+        squares, width = np.empty(len(steps), np.float32), BLOCK * self.bits // 8  # bytes of a block
+        for at, piece in zip(range(0, len(steps), AT_ONCE), pieces, strict=True):
+            some, place = slice(at, at + AT_ONCE), slice(at * width, (at + AT_ONCE) * width)
+            squares[some] = self._pack_blocks(piece, inverse[some], codes[place], scratch)
+        error = float(np.sqrt(squares.astype(np.float64) @ steps**2))
+        return np.float32(largest), _rounded_up(error + largest * ROUNDING * float(np.sqrt(self.trained)))
+
+    def _pack_blocks(self, piece: Rows, inverse: Rows, codes: Bytes, scratch: _Scratch) -> Rows:
+        """Σ ((q - u) / s)² of each of these blocks, their codes filled in."""
+        scaled, rounded, small = (space[: len(piece)] for space in (scratch.one, scratch.two, scratch.codes))
+        np.multiply(piece, inverse[:, None], out=scaled)
+        np.rint(scaled, out=rounded)
+        np.subtract(scaled, rounded, out=scaled)
+        np.copyto(small.view(np.int8), rounded, casting="unsafe")
+        np.add(small, np.uint8(self.levels), out=small)  # modulo 256: from -Q … Q to 0 … 2Q
+        codes[:] = _joined(small.reshape(-1), self.bits)
+        squares: Rows = np.matmul(scaled[:, None, :], scaled[:, :, None]).reshape(-1)
+        return squares
 
     def _byte_of_zeros(self) -> int:
         return sum(self.levels << shift for shift in range(0, 8, self.bits))
@@ -183,16 +181,40 @@ def check_bits(bits: int) -> None:
         raise ConfigError(f"bits must be 2, 4 or 8, got {shown(bits)}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Scratch:
+    """Space for the blocks that are packed together, used again and again: it stays in the cache."""
+
+    one: Rows
+    two: Rows
+    codes: Bytes
+
+    @classmethod
+    def empty(cls) -> _Scratch:
+        shape = (AT_ONCE, BLOCK)
+        return cls(np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.uint8))
+
+
+def _pieces(numbers: Rows) -> Iterator[Rows]:
+    """A row's blocks, AT_ONCE of them at a time; the last block is filled up with zeros."""
+    for at in range(0, len(numbers), AT_ONCE * BLOCK):
+        piece = numbers[at : at + AT_ONCE * BLOCK]
+        if len(piece) % BLOCK:
+            piece = np.concatenate([piece, np.zeros(-len(piece) % BLOCK, np.float32)])
+        yield piece.reshape(-1, BLOCK)
+
+
 def _highest(piece: Rows, scratch: Rows) -> Rows:
-    """The largest |u_i| of each block."""
-    found: Rows = np.abs(piece, out=scratch[: len(piece)]).max(axis=1)
+    """The largest |u_i| of each block; floats above zero are in the order of their bits."""
+    bits = np.abs(piece, out=scratch[: len(piece)]).view(np.int32)
+    found: Rows = np.maximum.reduce(bits, axis=1).view(np.float32)
     return found
 
 
 def _float16_up(values: NDArray[np.float64]) -> NDArray[np.float16]:
-    """The least float16 that is not below each value, of 0 to 1."""
+    """The least float16 that is not below each value, of 0 to 1; the next float16 has the next bits."""
     nearest = values.astype(np.float16)
-    return np.where(nearest < values, np.nextafter(nearest, np.float16(2)), nearest)
+    return (nearest.view(np.uint16) + (nearest < values)).astype(np.uint16).view(np.float16)
 
 
 def _rounded_up(value: float) -> np.float32:
@@ -202,9 +224,12 @@ def _rounded_up(value: float) -> np.float32:
 
 
 def _joined(codes: Bytes, bits: int) -> Bytes:
-    """Codes of ``bits`` side by side in bytes."""
-    while bits < 8:  # neighbours, read as one number of 16 bits, the first in its low byte
-        pairs = codes.view("<u2")
-        codes = ((pairs << np.uint16(bits)) | (pairs >> np.uint16(8))).astype(np.uint8)
+    """Codes of ``bits`` side by side in bytes, the first of each pair in the high bits."""
+    while (
+        bits < 8
+    ):  # a pair as one number: first + 2⁸·second; the product's high byte is 2^bits·first + second
+        pairs = codes.view("<u2") * np.uint16(1 + 2 ** (8 + bits))
+        pairs >>= np.uint16(8)
+        codes = pairs.astype(np.uint8)
         bits *= 2
     return codes

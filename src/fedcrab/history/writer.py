@@ -94,8 +94,7 @@ class RoundMeasurer:
         if isinstance(charter.selection, Compact):
             packing = Packing(charter.layout, charter.selection.bits)
             step = round.aggregate if updates.clients else np.zeros_like(round.start)
-            packed = np.concatenate([packing.pack(updates.vectors), packing.pack(step[None])])
-            return self.snapshots.put_array("packed", packed)
+            return self.snapshots.put_array("packed", packing.pack(updates.vectors, step[None]))
         if charter.selection.keeps_updates(round.index):
             return self.snapshots.put_array("updates", updates.vectors)
         return None

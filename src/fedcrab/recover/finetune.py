@@ -9,13 +9,13 @@ one. A method that does not beat it is not worth its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
-from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
-from fedcrab.recover.retrain import drawn
-from fedcrab.recover.step import Step, check_answers, check_count, check_epochs, renew
+from fedcrab.aggregate.mean import Aggregate
+from fedcrab.recover.retrain import drawn, train_rounds
+from fedcrab.recover.step import Step, check_count
 from fedcrab.rollback.decision import Plan
-from fedcrab.types import ClientId, Fleet
+from fedcrab.types import Fleet
 
 ROUNDS = 10
 
@@ -34,32 +34,11 @@ def finetune(
 
     Its steps are rounds T, T + 1, …, so that clients who draw by round draw what they have not drawn yet.
     ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
-    recovery that was interrupted; its like goes on from there.
+    recovery that was interrupted; the recovery resumes from there.
     """
-    check_epochs(epochs)
     check_count("rounds", rounds)
     if per_round is not None:
         check_count("per_round", per_round)
-    rule, last = aggregate or fedavg(), len(plan.history.rounds)
+    last = len(plan.history.rounds)
     whom = {last + r: drawn(plan, (last - rounds + r) % last, per_round, last + r) for r in range(rounds)}
-    check_answers(rule, whom)
-    return _train(plan, fleet, rule, epochs, after, whom)
-
-
-def _train(
-    plan: Plan,
-    fleet: Fleet,
-    aggregate: Aggregate,
-    epochs: int | None,
-    after: Step | None,
-    whom: Mapping[int, Sequence[ClientId]],
-) -> Iterator[Step]:
-    layout = plan.history.charter.layout
-    rule = with_buffers(aggregate, layout)
-    model = after.model if after else plan.history.final_model()
-    for t, clients in whom.items():
-        if after and t <= after.round:
-            continue
-        step = renew(fleet, model, clients, round=t, epochs=epochs).applied(model, rule, layout, t)
-        yield step
-        model = step.model
+    return train_rounds(plan, fleet, whom, plan.history.final_model, aggregate, epochs, after)

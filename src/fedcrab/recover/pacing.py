@@ -1,6 +1,7 @@
-"""When a replay asks again, and how many: from what its last contact has shown.
+"""When a replay asks again, how many, and how far it is from retraining: from what its contacts show.
 
-    gap to the next contact = 1 + ⌊DRIFT · ‖x - M_0‖ / missed⌋,  at most LONGEST
+    gap to the next contact = 1 + ⌊DRIFT · ‖x - M_0‖ / missed⌋,  at most LONGEST; at least SHORTEST where
+                              more than BUSY of the rounds so far had contact
     asked there             = ⌈(spread / step)²⌉,                at least five, at most ten
 
 ``missed`` is the error of the estimate that the contact has replaced, ‖mean of r - H̃v‖ without the noise of
@@ -16,10 +17,20 @@ are asked at once: so it is in the round after an attack began, when the history
 rounds without contact there left 2 to 4 points of a backdoor's success behind.)
 
 The last fortieth of the rounds asks every honest participant, at least one round does, and one more where
-the clients are uneven (spread > UNEVEN · step).
+the clients are uneven (spread > UNEVEN · step) and at least LONG rounds are replayed. There is no contact in
+the round before. With ``trust`` half of the participants are enough, unless the clients are uneven.
 
-The constants were set on 14 incidents and 6 trainings with seeds 5000 to 5200: MNIST and Fashion-MNIST, IID
-and Dirichlet 0.1 to 0.5, 5 to 50% attackers. Few asked often are better than more asked seldom.
+The predicted distance to retraining is √(Σ step error²), over the rounds in which x is not M_t:
+
+    contact round:   step error² = spread² / n + standard error²
+    other round:     step error² = spread² / n + (KEPT · missed)²
+
+n are the honest participants. spread² / n is what the step of all of them differs by from one training to the
+next; it is most of the distance. Of an estimate's error local training takes most back at the next contact;
+KEPT of it stays.
+
+The constants were set on trainings with seeds 5000 to 5200: MNIST, Fashion-MNIST and CIFAR-10, IID and
+Dirichlet 0.1 to 0.5, 5 to 50% attackers. Few asked often are better than more asked seldom.
 """
 
 from __future__ import annotations
@@ -37,16 +48,40 @@ FEWEST_OF_FEW = 3  # where half of the honest participants are fewer
 MOST, MOST_TRUSTED = 10, 4
 DRIFT = 0.18  # error of the rounds until the next contact, as a share of the distance from the initial model
 LONGEST = 5  # rounds from contact to contact
+SHORTEST = 3  # likewise, where many rounds had contact
+BUSY = 0.35  # of the rounds so far, above which those were many
+EARLY = 8  # rounds, in which contacts may be as dense as they like
 UNEXPLORED = 0.3  # of v, by length, outside the directions of earlier contacts, above which there is one
 NEGLIGIBLE = 0.1  # of ‖x - M_0‖: an unexplored part of v that is shorter can wait
-UNEVEN = 1.0  # spread / step at the last contact, above which recovery settles for one round more
+UNEVEN = 0.6  # spread / step at the last contact, above which recovery settles for one round more
 SETTLED = 40  # one in so many replayed rounds asks everybody, at the end
+LONG = 30  # replayed rounds: of a shorter replay less can be wrong
+KEPT = 0.4  # of the error of an estimate, what is left of it at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A round of a replay."""
+
+    round: int
+    first: int  # the round that the replay begins with
+    rounds: int  # of the history
+
+    @property
+    def replayed(self) -> int:
+        """How many rounds are replayed in all."""
+        return self.rounds - self.first
+
+    @property
+    def left(self) -> int:
+        """How many of them are left, this one included."""
+        return self.rounds - self.round
 
 
 def usual_contacts(first: int, rounds: int) -> tuple[int, ...]:
     """The rounds in which a replay from ``first`` on usually asks a few, before it settles.
 
-    Gaps of 1, 1, 2, 2, 3, 3, … up to LONGEST: a plan, for what it will cost; the run itself decides anew.
+    Gaps of 1, 1, 2, 2, 3, 3, … up to LONGEST: a plan, for what it will cost; the run itself decides again.
     """
     gaps = chain.from_iterable((gap, gap) for gap in range(1, LONGEST))
     last = rounds - settled_rounds(rounds - first)
@@ -86,38 +121,48 @@ class Pacing:
         """How many are asked at least."""
         return FEWEST_TRUSTED if self.trust else FEWEST
 
-    def settles(self, state: ReplayState, *, replayed: int, left: int) -> bool:
-        """Whether everybody is asked, with so many rounds ``left``, this one included, of those replayed."""
-        if self.settle is not None:
-            return left <= self.settle
-        return left <= settled_rounds(replayed) + (state.uneven > UNEVEN and not self.trust)
+    def settles(self, state: ReplayState, now: Moment) -> bool:
+        """Whether this is one of the last rounds, in which the most are asked."""
+        return now.left <= self._settling(state, now)
 
-    def contacts(self, state: ReplayState, t: int, new: float, moved: float, travelled: float) -> bool:
-        """Whether round t has contact.
+    def _settling(self, state: ReplayState, now: Moment) -> int:
+        """How many of the last rounds those are."""
+        if self.settle is not None:
+            return self.settle
+        more = state.uneven > UNEVEN and now.replayed >= LONG and not self.trust
+        return settled_rounds(now.replayed) + more
+
+    def contacts(
+        self, state: ReplayState, now: Moment, *, new: float, moved: float, travelled: float
+    ) -> bool:
+        """Whether this round has contact, if it is not one of the last.
 
         ``new`` is the share of v in which no correction was measured, ``moved`` is ‖v‖, ``travelled`` is
         ‖x - M_0‖.
         """
+        if self.every is not None:
+            return now.round >= state.next_contact
+        if now.left == self._settling(state, now) + 1 and now.left > 1:
+            return False
         turned = new > UNEXPLORED and new * moved > NEGLIGIBLE * travelled
-        return t >= state.next_contact or (self.every is None and turned)
+        return now.round >= state.next_contact or turned
 
     def count(self, state: ReplayState, honest: int) -> int:
-        """How many of the honest participants are asked."""
+        """How many of the honest participants are asked in a contact round."""
         fixed = self.asked is not None or self.trust
         return min(state.ask, honest) if fixed else most_asked(state.ask, honest)
+
+    def settling_count(self, state: ReplayState, now: Moment, honest: int) -> int:
+        """How many of them are asked in the last rounds."""
+        even = state.uneven <= UNEVEN or now.replayed < LONG
+        return ceil(honest / 2) if self.trust and self.settle is None and even else honest
 
     def start(self, first: int) -> ReplayState:
         """Before round ``first``, whose stored updates are right as they are: contact follows it."""
         return ReplayState(next_contact=first + 1, ask=self.asked or self.fewest)
 
     def after_contact(
-        self,
-        state: ReplayState,
-        t: int,
-        found: Correction,
-        *,
-        step: float,
-        travelled: float,
+        self, state: ReplayState, now: Moment, found: Correction, *, step: float, travelled: float
     ) -> ReplayState:
         """How it goes on after c was measured.
 
@@ -125,23 +170,31 @@ class Pacing:
         """
         noise = found.standard_error
         missed = sqrt(max(found.new**2 - noise**2, 0.0))
-        room = DRIFT * travelled / missed if missed else float(LONGEST)
-        gap = self.every or 1 + int(min(room, LONGEST - 1))
         most = MOST_TRUSTED if self.trust else MOST
         wanted = ceil(min((found.spread / step) ** 2, most)) if step else self.fewest
+        error = sqrt(found.spread**2 / found.clients + noise**2)
         return replace(
             state,
-            next_contact=t + gap,
+            contacts=state.contacts + 1,
+            next_contact=now.round + (self.every or _gap(state, now, missed, travelled)),
             ask=self.asked or max(self.fewest, wanted),
             spread=found.spread,
             uneven=found.spread / step if step else 0.0,
             standard_error=noise,
             missed=missed,
-            step_error=noise,
-            error=sqrt(state.error**2 + noise**2),
+            step_error=error,
+            error=sqrt(state.error**2 + error**2),
         )
 
-    def after_estimate(self, state: ReplayState, *, moved: bool) -> ReplayState:
+    def after_estimate(self, state: ReplayState, *, moved: bool, honest: int) -> ReplayState:
         """How it goes on after a round without contact; exact where the model is still the history's."""
-        error = state.missed if moved else 0.0
+        error = sqrt(state.spread**2 / honest + (KEPT * state.missed) ** 2) if moved else 0.0
         return replace(state, standard_error=0.0, step_error=error, error=sqrt(state.error**2 + error**2))
+
+
+def _gap(state: ReplayState, now: Moment, missed: float, travelled: float) -> int:
+    """How many rounds until the next contact."""
+    room = DRIFT * travelled / missed if missed else float(LONGEST)
+    done = now.round - now.first
+    busy = done >= EARLY and state.contacts + 1 > BUSY * done
+    return max(1 + int(min(room, LONGEST - 1)), SHORTEST if busy else 1)

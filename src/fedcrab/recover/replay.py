@@ -14,7 +14,7 @@ the longest time, in an order that the history's secret seed draws.
 Who is asked may be an attacker whom nobody found. So c is a robust mean of five or more; with what else an
 attacker answers it moves its own row, as it does in retraining. ``trust=True`` is for an operator who is sure
 of the others: the mean of two. The last rounds ask every honest participant and aggregate their answers as
-they are.
+they are; with ``trust``, where the clients are even, half of them.
 
 How many are asked and how often follows from what is measured, unless ``asked`` and ``every`` fix it: the
 spread of the differences gives the standard error of c; c against the H̃v predicted before it gives the error
@@ -34,7 +34,7 @@ from fedcrab.history import History
 from fedcrab.recover.certified_replay import Proof, certified_replay
 from fedcrab.recover.correction import Correction, Rows, correction_of, estimated_correction, unexplored
 from fedcrab.recover.fedrecover import trained_only
-from fedcrab.recover.pacing import Pacing
+from fedcrab.recover.pacing import Moment, Pacing
 from fedcrab.recover.replay_record import recorded
 from fedcrab.recover.step import (
     Pair,
@@ -142,6 +142,10 @@ class _Scene:
         """Who of them may be asked again."""
         return self.plan.askable(round)
 
+    def moment(self, round: int) -> Moment:
+        """How far the replay is."""
+        return Moment(round, self.plan.rollback_round, len(self.plan.history.rounds))
+
 
 def _replay(scene: _Scene, after: Step | None) -> Iterator[Step]:
     history, first = scene.plan.history, scene.plan.rollback_round
@@ -165,7 +169,8 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     travelled = norm(model - history.initial_model(), layout.trained())
     renewed = RoundUpdates(no_updates(layout.size))
     if moved.any():
-        due = scene.pacing.contacts(state, t, unexplored(pairs, moved), norm(moved), travelled)
+        new, now = unexplored(pairs, moved), scene.moment(t)
+        due = scene.pacing.contacts(state, now, new=new, moved=norm(moved), travelled=travelled)
         renewed = _ask(scene, state, model, t, due=due)
     state = replace(state, last_asked={**state.last_asked, **dict.fromkeys(renewed.asked, t)})
     own = {client: kept[-1].changed for client, kept in before.pairs.items() if client != EVERYONE}
@@ -176,15 +181,10 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     used = replace(renewed, updates=Updates.of(rows))
     step = used.applied(model, with_buffers(scene.aggregate, layout), layout, t)
     if not found:
-        state = scene.pacing.after_estimate(state, moved=bool(moved.any()))
+        state = scene.pacing.after_estimate(state, moved=bool(moved.any()), honest=len(stored.clients))
         return replace(step, pairs=before.pairs, replay=state)
-    state = scene.pacing.after_contact(
-        state,
-        t,
-        found,
-        step=norm(step.model - model, layout.trained()),
-        travelled=travelled,
-    )
+    length = norm(step.model - model, layout.trained())
+    state = scene.pacing.after_contact(state, scene.moment(t), found, step=length, travelled=travelled)
     return replace(step, pairs=_learnt(before.pairs, found, moved, t, layout), replay=state)
 
 
@@ -204,10 +204,9 @@ def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, *, due: bool)
     Those are asked first who were not for the longest time. Where some do not answer, as many others are
     asked.
     """
-    history, able, pacing = scene.plan.history, scene.askable(t), scene.pacing
-    rounds, first = len(history.rounds), scene.plan.rollback_round
-    if pacing.settles(state, replayed=rounds - first, left=rounds - t):
-        count = len(able)
+    history, able, pacing, now = scene.plan.history, scene.askable(t), scene.pacing, scene.moment(t)
+    if pacing.settles(state, now):
+        count = pacing.settling_count(state, now, len(able))
     else:
         count = pacing.count(state, len(able)) if due else 0
     order = rng_for(history.charter.seed, "replay", t).permutation(len(able)).tolist()

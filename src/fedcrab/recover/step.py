@@ -46,9 +46,10 @@ class ReplayState:
     uneven: float = 0.0  # spread beside the length of that step
     standard_error: float = 0.0  # of c, in a contact round
     missed: float = 0.0  # the error of the estimate at the last contact, beyond that of c
-    step_error: float = 0.0  # predicted: how far this step is from that of all honest clients asked
+    step_error: float = 0.0  # predicted: how far this step is from that of a retraining
     error: float = 0.0  # predicted: of the model, the root of the sum of squares over all steps
     last_asked: Mapping[ClientId, int] = field(default_factory=dict)  # the round in which each was, if ever
+    contacts: int = 0  # rounds so far in which clients were asked
 
 
 Pairs = Mapping[ClientId, tuple[Pair, ...]]
