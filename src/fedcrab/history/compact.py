@@ -103,7 +103,8 @@ class Packing:
 
     def _pack_blocks(self, piece: Rows, inverse: Rows, codes: Bytes, scratch: _Scratch) -> Rows:
         """Σ ((q - u) / s)² of each of these blocks, their codes filled in."""
-        scaled, rounded, small = (space[: len(piece)] for space in (scratch.one, scratch.two, scratch.codes))
+        scaled, rounded = scratch.one[: len(piece)], scratch.two[: len(piece)]
+        small = scratch.codes[: len(piece)]
         np.multiply(piece, inverse[:, None], out=scaled)
         np.rint(scaled, out=rounded)
         np.subtract(scaled, rounded, out=scaled)
