@@ -30,8 +30,10 @@ def scattered(
 ) -> tuple[Outcome, dict[str, Any]]:
     """A ScatterAndGather job; how it ended, and its last model."""
     saved = Persistor(**initial())
-    given = {"wait_time_after_min_received": 0, "snapshot_every_n_rounds": 0, **settings}
-    controller = ScatterAndGather(len(who), rounds, persistor_id="persistor", task_check_period=0.01, **given)
+    quick = {"wait_time_after_min_received": 0, "snapshot_every_n_rounds": 0, "memory_gc_rounds": 0}
+    controller = ScatterAndGather(
+        len(who), rounds, persistor_id="persistor", task_check_period=0.01, **{**quick, **settings}
+    )
     more = {"aggregator": aggregator, "shareable_generator": generator or FullModelShareableGenerator()}
     return run(controller, who, saved, **more), saved.saved
 
