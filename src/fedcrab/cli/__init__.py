@@ -31,8 +31,8 @@ COMMANDS = {  # each with the first sentence of its help
     "plan": "Decide how far to roll back, and what each method would cost; nothing is run.",
     "recover": "Rebuild the model with the honest simulated clients.",
     "evaluate": "Measure the recovered models: accuracy, attack success, membership, trigger, cost.",
-    "certify": "State what is proven about a recovery and under which assumptions, "
-    "bound to history and models by hash.",
+    "certify": "State what is proven about a recovery, under which assumptions; "
+    "hashes bind it to history and models.",
     "verify": "Check every byte of a history against its hashes, "
     "or recompute a certificate from its history.",
     "seal": "Check a history and sign its head, so that nobody without the key can rewrite it unnoticed.",
