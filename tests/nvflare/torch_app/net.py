@@ -1,7 +1,7 @@
 """A residual network of 20 blocks on scikit-learn's digits: 124 tensors, BatchNorm in every block.
 
-The blocks end in tanh: with ReLU, rounding of 1e-7 grows to 2e-3 within two epochs of this training, and no
-two runs of FLARE are equal to 1e-5.
+The blocks end in tanh: with ReLU, a change of 1e-7 grows to 2e-3 within two epochs of this training, and
+so does rounding.
 """
 
 import torch
