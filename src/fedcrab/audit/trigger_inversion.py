@@ -12,6 +12,8 @@ tell poisoned models from clean ones. It finds patches that work on examples of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import log
 from statistics import NormalDist
@@ -135,17 +137,32 @@ def invert(
 ) -> Inversion:
     """The smallest patch of each class, from probe examples ``x`` with their true labels ``y``.
 
-    ``classify`` gives logits for a batch and must be differentiable, such as a torch module in evaluation
-    mode. ``image`` is (channels, height, width) of examples that are flat. Raises ConfigError for examples
-    that are not images: no patch can be looked for there.
+    ``classify`` gives logits for a batch and must be differentiable, such as a torch module; a module is in
+    evaluation mode meanwhile, and left as it was. ``image`` is (channels, height, width) of examples that
+    are flat. Raises ConfigError for examples that are not images: no patch can be looked for there.
     """
     shape = _image_shape(x, image)
     _check(x, y, classes, steps, batch)
     search = _Search(classify, np.asarray(x, np.float32), np.asarray(y), classes, shape)
-    done = search.run(steps, batch, seed)
+    with _evaluating(classify):
+        done = search.run(steps, batch, seed)
+        success = np.array([search.success(k) for k in range(classes)])
     masks, patterns = search.found_mask[:, 0].numpy(), search.found_pattern.numpy()
-    success = np.array([search.success(k) for k in range(classes)])
     return Inversion(masks, patterns, success, done, _notes(classes, success))
+
+
+@contextmanager
+def _evaluating(classify: Classify) -> Iterator[None]:
+    """A module in evaluation mode for as long as this lasts: its running statistics are left alone."""
+    parts = [*classify.modules()] if isinstance(classify, nn.Module) else []
+    before = [part.training for part in parts]
+    for part in parts:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, training in zip(parts, before, strict=True):
+            part.training = training
 
 
 class _Adam:
