@@ -62,7 +62,7 @@ def examine(data: str, attack: str, spread: str, fraction: float, seed: int) -> 
         server, alone = server_for(setup), ledger(history)
         taught = lessons(history, server.flat, server.x, server.y, classes=server.classes)
         assert taught is not None
-        answer = join([spare(alone, taught.teachers), taught.detection()])
+        answer = join([spare(alone, taught.teachers, taught.unlearners), taught.detection()])
         row: Row = {"data": data, "attack": attack, "spread": spread, "fraction": fraction, "seed": seed}
         row |= {
             "malicious": sorted(setup.attackers.clients),

@@ -90,4 +90,6 @@ def test_those_who_teach_are_spared_where_the_sign_is_not_clear(clean: Training)
     clear = Detection("ledger", 5, found.scores, why, CLEAR)
     assert spare(clear, teachers) is clear
     assert spare(found, ()) is found
+    assert spare(found, teachers, [two]) is found  # of the group somebody is named by another detector
+    assert spare(found, teachers, ["y"]) == spared
     assert max(UNLEARNS, NET) < 0 < GAIN

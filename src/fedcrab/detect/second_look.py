@@ -17,13 +17,16 @@ from fedcrab.types import ClientId
 CLEAR = 1.4  # strength of a sign that stands, whatever the clients teach
 
 
-def spare(found: Detection, teachers: Collection[ClientId]) -> Detection:
+def spare(
+    found: Detection, teachers: Collection[ClientId], confirmed: Collection[ClientId] = ()
+) -> Detection:
     """A detection in which suspects that teach stand apart without being named.
 
-    Copies are left as they are, and so is a sign that is CLEAR.
+    Copies are left as they are, and so is a sign that is CLEAR, or one of whose suspects another detector
+    has ``confirmed``.
     """
     spared = {c: s.reason for c, s in found.suspicions.items() if c in teachers and s.reason != COPIES}
-    if not spared or found.strength >= CLEAR:
+    if not spared or found.strength >= CLEAR or {*confirmed} & {*found.suspicions}:
         return found
     left = {client: why for client, why in found.suspicions.items() if client not in spared}
     note = (

@@ -170,9 +170,10 @@ class Investigation:
     def answer(self, by_ledger: Detection) -> Detection:
         """All that there is to say of clients, as one: what the ledger says, seen beside what they teach."""
         notes = [f"{NOT_LOOKED_FOR} {note}" for note in self.notes]
-        seen = spare(by_ledger, self.lessons.teachers) if self.lessons else by_ledger
-        taught = [self.lessons.detection()] if self.lessons else []
-        found = join([seen, *self.detections(), *taught], notes)
+        others = [*self.detections(), *([self.lessons.detection()] if self.lessons else [])]
+        confirmed = [client for one in others for client in one.suspects]
+        seen = spare(by_ledger, self.lessons.teachers, confirmed) if self.lessons else by_ledger
+        found = join([seen, *others], notes)
         return replace(found, notes=(*found.notes, *(self.trigger.notes if self.trigger else ())))
 
     def to_table(self) -> dict[str, Any]:
