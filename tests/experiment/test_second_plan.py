@@ -66,7 +66,7 @@ def test_training_goes_on_after_a_recovery_and_is_planned_again(setup, found, tm
     np.testing.assert_array_equal(history.initial_model(), halfway.history.initial_model())
     assert asr(setup, poisoned(history)) > 0.5
     both = plan(history, first | later)
-    assert "a recovery" in " ".join(both.warnings)
+    assert "the model was recovered there" in " ".join(both.warnings)
     assert "Not seen since" not in " ".join(both.warnings)
     forgotten = plan(history, later)
     assert f"Not seen since: {', '.join(sorted(first, key=int))};" in " ".join(forgotten.warnings)

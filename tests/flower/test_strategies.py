@@ -359,6 +359,6 @@ def test_crab_says_that_an_optimiser_makes_fewer_steps(
     recorder = Recorder(make(8), tmp_path / "h", patience=HASTY, selection=Selective(rounds=0.5))
     recorder.start(grid(client()), initial(), num_rounds=ROUNDS, train_config=ConfigRecord({"lr": 0.8}))
     said: list[str] = []
-    monkeypatch.setattr("fedcrab.flower.recovery.log", lambda _, text, *more: said.append(text % more))
+    monkeypatch.setattr("fedcrab.flower.aggregation.log", lambda _, text, *more: said.append(text % more))
     recovered(make(8), tmp_path / "h", tmp_path / "out", client())
     assert [line for line in said if "of 4 rounds, and FedAdam makes one step in each" in line]
