@@ -104,6 +104,7 @@ def history_data(history: History, clients: PageClients) -> dict[str, Any]:
     broken, gone = earlier_recoveries(history)
     return {
         "path": history.where,
+        "absolutePath": str(history.path.absolute()),  # a Flower server app runs somewhere else
         "head": contents.head,
         "closed": history.closed,
         "parameters": charter.layout.size,

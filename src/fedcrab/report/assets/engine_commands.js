@@ -29,7 +29,7 @@ function flowerCommand(plan) {
   const rounds = new Set(plan.malicious.map((id) => plan.since[id] ?? 0));
   const ids = namesOf(plan).map((id) => listed(rounds.size > 1 ? withSince(plan, id) : id)).join(",");
   const own = { hardened: [], paper: ["method='crab-paper'"] }[presetNow()] ?? [`beta=${plan.beta}`];
-  const values = ["mode='recover'", `malicious='${ids}'`, ...(since.length && rounds.size === 1 ? [`since=${since[0][1]}`] : []), ...own, `history='${page.facts.path}'`, `recovered='${RECOVERED}'`];
+  const values = ["mode='recover'", `malicious='${ids}'`, ...(since.length && rounds.size === 1 ? [`since=${since[0][1]}`] : []), ...own, `history='${page.facts.absolutePath}'`, `recovered='${RECOVERED}'`];
   return `flwr run . --run-config ${doubleQuoted(values.join(" "))} --stream`;
 }
 
