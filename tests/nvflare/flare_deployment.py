@@ -16,6 +16,7 @@ from fedcrab.nvflare import make_recovery_job
 
 APP = ROOT / "examples" / "nvflare"
 ADMIN = "admin@trial.org"  # as in the operator's program
+FLARE_STORE = "/tmp/nvflare"  # FLARE's own default, in which all servers of a machine would share their jobs
 AMPLE = 900.0  # seconds that a process may take to be there; on a busy machine it needs minutes
 PROJECT = """
 api_version: 3
@@ -76,10 +77,8 @@ class Deployment:
         (place / "project.yml").write_text(PROJECT.format(port=free_port(), sites=listed))
         self.command("nvflare provision -p project.yml -w ws --force")
         self.kits = place / "ws" / "trial" / "prod_00"
-        for path in self.kits.glob(
-            "*/local/resources.json.default"
-        ):  # servers would share their jobs in /tmp
-            text = path.read_text().replace("/tmp/nvflare", str(place / "store"))
+        for path in self.kits.glob("*/local/resources.json.default"):
+            text = path.read_text().replace(FLARE_STORE, str(place / "store"))
             path.with_name("resources.json").write_text(text)
 
     def command(self, command: str) -> str:

@@ -115,5 +115,5 @@ def test_a_wrong_command_is_one_sentence_and_exit_code_2(job: Path, tmp_path: Pa
     env = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1] == "Error: --set takes name=value, got 'quorum'"
+    assert done.stderr.splitlines()[-1] == "Error: --set takes name=value such as quorum=0.8, got 'quorum'"
     assert not (tmp_path / "recovery-job").exists()

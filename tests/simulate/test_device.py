@@ -20,7 +20,7 @@ from fedcrab.simulate.machine import Workplace, check_device, default_cache, def
 from fedcrab.simulate.models import Architecture, read, tensors
 
 SHAPE = (1, 8, 8)
-needs_none = pytest.mark.skipif(torch.cuda.is_available(), reason="has the device that it should not have")
+needs_none = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the missing device")
 
 
 @needs_none

@@ -130,6 +130,7 @@ class GramMeasures:
     coordinates: Coordinates  # of the clients, then of the references
 
 
+@one_blas_thread()
 def measure(
     vectors: NDArray[np.float32],
     aggregate: NDArray[np.float32],
@@ -137,16 +138,6 @@ def measure(
     trained: Sequence[slice],
 ) -> GramMeasures:
     """One pass over the updates: norms, cosines with the aggregate, exact coordinates."""
-    with one_blas_thread():
-        return _measure(vectors, aggregate, references, trained)
-
-
-def _measure(
-    vectors: NDArray[np.float32],
-    aggregate: NDArray[np.float32],
-    references: Sequence[Sliced],
-    trained: Sequence[slice],
-) -> GramMeasures:
     clients = len(vectors)
     gram = _products(vectors, [*references, InMemory(aggregate)], trained)  # the aggregate is the last row
     norms = np.sqrt(np.diagonal(gram))

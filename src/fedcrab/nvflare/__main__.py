@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedcrab.errors import ConfigError, FedcrabError
+from fedcrab.errors import FedcrabError
+from fedcrab.name_value import split_pair
 from fedcrab.nvflare.job_folder import make_recovery_job
 from fedcrab.terminal import printable
 
@@ -60,9 +61,7 @@ def _parsed(settings: list[str]) -> dict[str, Any]:
     """Values as JSON, where they are; text otherwise."""
     found: dict[str, Any] = {}
     for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"--set takes name=value, got {setting!r}")
+        name, value = split_pair(setting, option="--set", example="quorum=0.8")
         try:
             found[name] = json.loads(value)
         except ValueError:
