@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -22,26 +23,34 @@ DISTRIBUTIONS = {
     "scipy": "scikit-learn",
     "mlflow": "mlflow-skinny",
 }  # scipy comes along
-BARE = """
-import contextlib, io, json, sys
+BLOCKED = f"""
+import sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in %r:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in {set(EXTRAS)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Blocked())
+"""
+BARE = (
+    BLOCKED
+    + """
+import contextlib, io, json
 from fedcrab.cli import _run
 for arguments in json.load(sys.stdin):
     with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()):
         code = _run(arguments)
     print(json.dumps([code, err.getvalue()]))
-for engine in ("flower", "nvflare"):
+from fedcrab import simulate
+for lazy in ("simulate.SimulatedFleet", "flower.Recorder", "nvflare.Recorder"):
+    package, _, name = lazy.partition(".")
     try:
-        __import__(f"fedcrab.{engine}")
+        getattr(__import__(f"fedcrab.{package}", fromlist=[name]), name)
     except ImportError as error:
-        print(json.dumps([2, str(error)]))
+        print(json.dumps([package, str(error)]))
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +84,9 @@ def test_without_extras_each_command_says_what_to_install(place: Path) -> None:
         "report plain": None,
     }
     before = {path for path in place.rglob("*") if path.is_file()}
-    script = BARE % (set(EXTRAS),)
     given = json.dumps([command.split() for command in wanted])
     done = subprocess.run(
-        [sys.executable, "-c", script], input=given, cwd=place, capture_output=True, text=True, check=False
+        [sys.executable, "-c", BARE], input=given, cwd=place, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -88,12 +96,26 @@ def test_without_extras_each_command_says_what_to_install(place: Path) -> None:
         if extra:
             assert f"pip install 'fedcrab[{extra}]'" in said, (command, said)
             assert len(said.splitlines()) == 1
-    assert "pip install 'fedcrab[flower]'" in answers[-2][1]
-    assert "pip install 'fedcrab[nvflare]'" in answers[-1][1]
+    assert [extra for extra, _ in answers[len(wanted) :]] == ["simulate", "flower", "nvflare"]
+    assert all(f"pip install 'fedcrab[{extra}]'" in said for extra, said in answers[len(wanted) :])
     new = {
         path.relative_to(place).parts[0] for path in place.rglob("*") if path.is_file() and path not in before
     }
     assert new <= {"demonstrated", "incident.html", "out"}
+
+
+@pytest.mark.parametrize("package", ["nvflare", "flower"])
+def test_a_package_run_without_its_engine_says_what_to_install(tmp_path: Path, package: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BLOCKED)
+    done = subprocess.run(
+        [sys.executable, "-m", f"fedcrab.{package}", "job", "--history", "h"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert f"pip install 'fedcrab[{package}]'" in done.stderr
 
 
 def test_every_import_is_declared_or_optional() -> None:

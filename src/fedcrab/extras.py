@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from fedcrab.errors import ConfigError
 
@@ -49,6 +49,19 @@ def missing_package(error: ImportError) -> str | None:
     return f"this needs {name}: {install(EXTRAS[name])}" if name in EXTRAS else None
 
 
+def refuse_import(package: str, engine: str, error: ImportError) -> NoReturn:
+    """Raise ``ImportError`` with what to install, because this package's engine cannot be imported.
+
+    ``python -m PACKAGE`` imports the package before it runs anything. There the sentence alone is printed,
+    and the exit code is 2.
+    """
+    sentence = f"{package} needs {engine}: {install(package.rpartition('.')[2])}"
+    if sys.argv[:1] == ["-m"] and package in sys.orig_argv and missing_package(error):
+        sys.stderr.write(f"Error: {sentence}\n")
+        raise SystemExit(2)
+    raise ImportError(sentence, name=error.name) from error
+
+
 def install(extra: str) -> str:
     """How to install an extra."""
     return f"pip install 'fedcrab[{extra}]'"
@@ -57,18 +70,22 @@ def install(extra: str) -> str:
 def on_first_use(package: str, places: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """A package's ``__getattr__`` (PEP 562): each name is imported from its module when it is first used.
 
-    ``places`` has the names of each module; a module without names stands for itself.
+    ``places`` has the names of each module; a module without names stands for itself. Where an optional
+    package is missing, the ``ImportError`` says what to install.
     """
     modules = {name: module for module, names in places.items() for name in names}
     whole = {module.rpartition(".")[2]: module for module, names in places.items() if not names}
 
     def attribute(name: str) -> Any:
-        if name in modules:
-            value = getattr(import_module(modules[name]), name)
-        elif name in whole:
-            value = import_module(whole[name])
-        else:
+        if name not in modules and name not in whole:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            found = import_module(modules[name] if name in modules else whole[name])
+        except ImportError as error:
+            if needed := missing_package(error):
+                raise ImportError(f"{package}.{name}: {needed}", name=error.name) from error
+            raise
+        value = getattr(found, name) if name in modules else found
         setattr(sys.modules[package], name, value)
         return value
 

@@ -151,6 +151,20 @@ def test_a_place_that_cannot_be_is_refused_before_the_first_round(tmp_path: Path
         assert not (tmp_path / "new").exists()
 
 
+def test_a_url_is_no_place_to_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("s3://bucket/h", "gs://bucket/h"):
+        with pytest.raises(ConfigError, match=f"{place}: a history is written to a local directory"):
+            History.create(place, np.zeros(2, np.float32))
+        with pytest.raises(ConfigError, match="local directory"):
+            History.resume(place)
+    for words in ("recover h --malicious 1 --out", "report h -o", "demo --out", "reproduce --out"):
+        done = command(*words.split(), "s3://bucket/out", cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+        assert "s3://bucket/out: results are written to local paths" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_url_survives_a_path() -> None:
     for url in ("s3://bucket/a/b", "file:///srv/h", "gs://bucket"):
         assert as_url(Path(url)) == as_url(url) == url

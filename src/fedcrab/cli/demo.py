@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.cli.output import AsJson, print_json, print_next, print_tables
+from fedcrab.cli.output import AsJson, local_path, print_json, print_next, print_tables
 from fedcrab.demo import run_demo
 from fedcrab.progress import Progress
 
@@ -17,7 +17,10 @@ app = typer.Typer()
 @app.command(epilog="Example: fedcrab demo --out my-history")
 def demo(
     out: Annotated[
-        Path | None, typer.Option("--out", help="Keep histories, picture and page in this directory.")
+        Path | None,
+        typer.Option(
+            "--out", callback=local_path, help="Keep histories, picture and page in this directory."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

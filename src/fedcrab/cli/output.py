@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from fedcrab.errors import ConfigError
 from fedcrab.terminal import console, printable
 from fedcrab.types import ClientId, natural
 
@@ -71,6 +72,17 @@ HistoryPlace = Annotated[
 Retrained = Annotated[
     Path | None, typer.Option(metavar="DIR", help="A retraining; default: the folder 'retrain' next to it.")
 ]
+
+
+def local_path(path: Path | None) -> Path | None:
+    """Refuse a URL as a place to write: as a path it would be a directory called ``s3:``."""
+    from fedcrab.history.remote_store import as_url
+
+    if path is not None and (url := as_url(path)) is not None:
+        raise ConfigError(f"{url}: results are written to local paths, not to a URL")
+    return path
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

@@ -20,6 +20,7 @@ from fedcrab.cli.output import (
     Since,
     Unfound,
     Workers,
+    local_path,
     print_json,
     print_next,
     print_tables,
@@ -42,7 +43,12 @@ app = typer.Typer()
 def recover(
     directory: HistoryOrRecovery,
     malicious: Malicious,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write the recovered models.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", callback=local_path, help="Where to write the recovered models."
+        ),
+    ],
     method: Annotated[
         str | None,
         typer.Option(

@@ -12,6 +12,7 @@ from fedcrab.cli.output import (
     AsJson,
     Since,
     complete_clients,
+    local_path,
     print_json,
     print_next,
     print_tables,
@@ -26,9 +27,9 @@ app = typer.Typer()
 @app.command(epilog="Example: fedcrab report my-history -o incident.html")
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A history, or what 'recover' wrote.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")] = Path(
-        "incident.html"
-    ),
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FILE", callback=local_path, help="The file to write.")
+    ] = Path("incident.html"),
     malicious: Annotated[
         list[str] | None,
         typer.Option(

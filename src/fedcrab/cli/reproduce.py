@@ -9,7 +9,7 @@ import typer
 from click import Choice
 
 from fedcrab.cli.bench import Jobs, NoRun, Results
-from fedcrab.cli.output import AsJson, print_json, print_next, print_tables
+from fedcrab.cli.output import AsJson, local_path, print_json, print_next, print_tables
 from fedcrab.extras import need_extra
 from fedcrab.progress import Progress
 
@@ -33,7 +33,8 @@ def reproduce(
     ] = "smoke",
     results: Results = Path("results"),
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write results.md and pictures here.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", callback=local_path, help="Write results.md and pictures here."),
     ] = None,
     jobs: Jobs = None,
     no_run: NoRun = False,

@@ -1,9 +1,11 @@
 """On Flower: a recorder around any strategy, its clients as a fleet, and a server app that recovers."""
 
+from fedcrab.extras import refuse_import
+
 try:
     import flwr  # noqa: F401
 except ImportError as error:
-    raise ImportError("fedcrab.flower needs Flower: pip install 'fedcrab[flower]'", name="flwr") from error
+    refuse_import(__name__, "Flower", error)
 
 from fedcrab.flower.fleet import FlowerFleet
 from fedcrab.flower.recorder import Recorder

@@ -85,6 +85,14 @@ def _build(site: Path, charter: Settings, initial_model: Vector) -> None:
     Head(1, digest, None).write(site)
 
 
+def _check_local(path: str | os.PathLike[str]) -> None:
+    """Refuse a URL as the place to write: as a path it would be a directory called ``s3:``."""
+    if (url := as_url(path)) is not None:
+        raise ConfigError(
+            f"{url}: a history is written to a local directory; give its path, and this URL as remote"
+        )
+
+
 class History:
     """A training as it was recorded. Made by :meth:`create`, :meth:`resume` or :meth:`open`."""
 
@@ -125,6 +133,7 @@ class History:
         when the history is closed. All
         limits are asked before anything is created; a ConfigError says which one is in the way.
         """
+        _check_local(path)
         flat = is_flat(initial_model)
         if layout is None:
             layout = Layout.flat(int(np.size(initial_model))) if flat else state_layout(initial_model)
@@ -152,6 +161,7 @@ class History:
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> History:
         """Go on writing a history, from its last acknowledged round; a second writer is refused."""
+        _check_local(path)
         check_directory(Path(path))
         return cls(Path(path), Writer(Path(path)))
 
