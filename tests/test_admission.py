@@ -100,7 +100,7 @@ def test_screen_takes_out_bad_rows_of_updates() -> None:
     updates, rejected = screen_updates(Updates(("a", "b", "c", "d"), rows, np.array([1, 1, 0, 2.0])), size=2)
     assert updates.clients == ("a", "d")
     assert [r.client for r in rejected] == ["b", "c"]
-    with pytest.raises(RecordError, match="2 numbers, the model has 5"):
+    with pytest.raises(RecordError, match="2 numbers, but the model has 5"):
         screen_updates(updates, size=5)
 
 

@@ -171,7 +171,7 @@ def test_recovered_judged_and_reported(history: History, place: Path) -> None:
     assert np.array_equal(again.model, recovery.model)
     with pytest.raises(ConfigError, match="fewer local epochs"):
         fedcrab.recover(history, fleet, malicious={"1"}, out=place / "out", method="federaser", epochs=3)
-    with pytest.raises(ConfigError, match="no model 'x'"):
+    with pytest.raises(ConfigError, match="no model named 'x'"):
         fedcrab.evaluate(models, test, reference="x")
 
 

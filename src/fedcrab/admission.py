@@ -1,4 +1,4 @@
-"""What clients send is hostile: who is let into a round, and why the others are not."""
+"""Decides which client answers a round uses. Nothing that a client sends is trusted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedcrab.errors import RecordError, shown
 from fedcrab.types import ClientId, Rejection, Updates, Vector
 from fedcrab.vectors import is_finite
 
-MOST_EXAMPLES = 10**9  # a client that claims more examples than this is not believed
+MOST_EXAMPLES = 10**9  # a client that claims more is rejected
 LONGEST_ID = 200
-LONGEST_TEXT = 1000  # characters of anything that a ledger says in words
-# Characters that Python calls printable and that show nothing (Unicode's Default_Ignorable_Code_Point, and
-# two blanks that are symbols): with them two ids could look the same.
+LONGEST_TEXT = 1000  # characters per text in the ledger
+# Characters that Python calls printable but that show nothing (Unicode's Default_Ignorable_Code_Point and two
+# blank symbols). With them, two different ids could look the same.
 INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U0001d159\U000e0100-\U000e01ef]"
@@ -28,7 +28,7 @@ INVISIBLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one client sent, nothing of it trusted yet."""
+    """What one client sent, not yet checked."""
 
     client: ClientId
     round: int
@@ -39,9 +39,9 @@ class Answer:
 def admit(
     answers: Iterable[Answer], *, round: int, size: int, asked: Collection[ClientId] | None = None
 ) -> tuple[Updates, tuple[Rejection, ...]]:
-    """The usable answers as updates, and each other client with the reason it was left out.
+    """Return the usable answers as updates, and the other clients with the reason each was left out.
 
-    ``size`` is the length of the model, ``asked`` the clients that were asked (anyone, if None).
+    ``size`` is the length of the model, ``asked`` the clients that were asked (None: any client may answer).
     """
     answers = list(answers)
     times = Counter(a.client for a in answers if isinstance(a.client, str))
@@ -60,7 +60,7 @@ def admit(
 def _reason(
     answer: Answer, times: Counter[ClientId], round: int, size: int, asked: Collection[ClientId] | None
 ) -> str | None:
-    """Why this answer cannot be used, or None."""
+    """Return why this answer cannot be used, or None."""
     if not isinstance(answer.client, str):
         return bad_id(answer.client)
     if asked is not None and answer.client not in asked:
@@ -73,10 +73,10 @@ def _reason(
 
 
 def bad_id(client: object) -> str | None:
-    """Why this cannot be the id of a client, or None.
+    """Return why this cannot be a client id, or None.
 
-    Any printable text is good, commas and spaces inside it too. No two ids that are good look the same
-    because of how they are encoded: one form of each accented letter, nothing that does not show.
+    Any printable text is allowed, including commas and inner spaces. No two allowed ids look the same
+    because of their encoding: each accented letter has one form, and invisible characters are refused.
     """
     if not isinstance(client, str) or not client or len(client) > LONGEST_ID:
         return f"the id is not a text of 1 to {LONGEST_ID} characters"
@@ -90,7 +90,7 @@ def bad_id(client: object) -> str | None:
 
 
 def update_problem(update: object, examples: object, size: int) -> str | None:
-    """Why this update with this number of examples cannot be used, or None."""
+    """Return why this update with this number of examples cannot be used, or None."""
     return _bad_update(update, size) or _bad_examples(examples)
 
 
@@ -121,9 +121,9 @@ def _is_number(value: object) -> bool:
 def screen_updates(
     updates: Updates, *, size: int, known: Collection[ClientId] = ()
 ) -> tuple[Updates, tuple[Rejection, ...]]:
-    """The rows that can be used, and who was left out: what comes before aggregation.
+    """Return the usable updates, and the clients that were left out. Runs before aggregation.
 
-    The ids of ``known`` clients are not judged again: an older history may have some that are refused now.
+    Ids in ``known`` are not checked again: an older history may contain ids that are refused now.
     """
     rejected = unusable_rows(updates, size=size, known=known)
     kept = updates.without(rejected) if rejected else updates
@@ -132,9 +132,9 @@ def screen_updates(
 
 
 def unusable_rows(updates: Updates, *, size: int, known: Collection[ClientId] = ()) -> dict[ClientId, str]:
-    """Whose rows cannot be used, and why."""
+    """Return the clients whose rows cannot be used, with the reason."""
     if len(updates.clients) and updates.vectors.shape[1] != size:
-        raise RecordError(f"updates have {updates.vectors.shape[1]} numbers, the model has {size}")
+        raise RecordError(f"updates have {updates.vectors.shape[1]} numbers, but the model has {size}")
     times = Counter(updates.clients)
     rejected = {}
     for client, row, weight in zip(updates.clients, updates.vectors, updates.weights, strict=True):
@@ -149,17 +149,17 @@ def unusable_rows(updates: Updates, *, size: int, known: Collection[ClientId] = 
 
 
 def no_updates(size: int) -> Updates:
-    """The updates of a round in which no usable answer came."""
+    """Return the updates of a round without usable answers."""
     return Updates((), np.zeros((0, size), np.float32), np.zeros(0))
 
 
 def as_printable(rejection: Rejection) -> Rejection:
-    """A rejection that somebody else found, made fit to be written down."""
+    """Return a caller's rejection with printable text, so that the ledger can store it."""
     texts = (rejection.client, rejection.reason)
     fit = (t if isinstance(t, str) and t.isprintable() else shown(t, LONGEST_TEXT) for t in texts)
     return Rejection(*(text[:LONGEST_TEXT] for text in fit))
 
 
 def printable(client: object) -> ClientId:
-    """An id that may be hostile itself, made fit to be written down."""
+    """Return an untrusted id as printable text, so that the ledger can store it."""
     return shown(client, LONGEST_ID) if bad_id(client) else str(client)

@@ -1,14 +1,14 @@
-"""How good a model is, and what is left of an attack in it.
+"""How accurate a model is, and how much of an attack is left in it.
 
 TA: accuracy on the clean test set.
 
-ASR: how often the trigger turns a test example into the target class.
+ASR: how often the trigger makes the model predict the target class.
 
-MISR: how well one can tell that a model was trained on the malicious clients' examples. Shokri et al.,
-"Membership Inference Attacks Against Machine Learning Models", S&P 2017, in the form that FedEraser uses: an
-attack model is fitted to the sorted softmax outputs of a shadow model, trained like the real one on other
-data, where membership is known. It is applied to the clean examples of the malicious clients and to as many
-test examples. What is normal, only the same figure of a retrained model says.
+MISR: how well an attacker can tell that a model was trained on the malicious clients' examples. Shokri et
+al., "Membership Inference Attacks Against Machine Learning Models", S&P 2017, in the form that FedEraser
+uses: an attack model is fitted to the sorted softmax outputs of a shadow model. The shadow model is trained
+like the real one, on other data whose membership is known. The attack is applied to the clean examples of the
+malicious clients and to as many test examples. Compare the result with that of a retrained model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Predict = Callable[[Vector, Images], NDArray[np.float32]]
 
 
 def accuracy(predict: Predict, model: Vector, x: Images, y: Labels) -> float:
-    """The share of examples whose likeliest class is their label."""
+    """Return the share of examples that are predicted correctly."""
     if not len(y):
         raise ConfigError("accuracy needs at least one test example")
     return float(np.mean(predict(model, x).argmax(axis=1) == y))
@@ -43,9 +43,9 @@ def accuracy(predict: Predict, model: Vector, x: Images, y: Labels) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AttackSuccess:
-    """The attack's success rate over all test examples whose class is not the target, and over all.
+    """The attack's success rate, with and without the test examples of the target class.
 
-    With the target class in, a clean model scores about 1/classes: the floor that papers often report.
+    With the target class included, a clean model scores about 1/classes, the floor that papers often report.
     """
 
     without_target: float
@@ -55,22 +55,22 @@ class AttackSuccess:
 def attack_success(
     predict: Predict, model: Vector, x: Images, y: Labels, *, target: int = 0, trigger: Trigger = PATCH
 ) -> AttackSuccess:
-    """The share of stamped examples that the model takes for the target class."""
+    """Return the share of triggered examples that are predicted as the target class."""
     others = y != target
     if not others.any():
-        raise ConfigError(f"every test example is of the target class {target}; ASR has no meaning")
+        raise ConfigError(f"every test example has the target class {target}, so ASR cannot be measured")
     hit = predict(model, stamp(x, trigger)).argmax(axis=1) == target
     return AttackSuccess(float(np.mean(hit[others])), float(np.mean(hit)))
 
 
 class TestExamples(Protocol):
-    """Labelled examples and a way to predict them, such as :func:`fedcrab.probe` gives."""
+    """Labelled examples and a way to predict them, for example from :func:`fedcrab.probe`."""
 
     x: NDArray[Any]
     y: Labels
 
     def predict(self, model: Any, x: NDArray[Any]) -> NDArray[np.float32]:
-        """The probabilities of the classes, one row per example."""
+        """Return the class probabilities, one row per example."""
         ...
 
 
@@ -82,20 +82,20 @@ def evaluate(
     target: int = 0,
     reference: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Each model's accuracy on test examples, attack success and distance, as a list of plain values.
+    """Return each model's test accuracy, attack success and distance, as a list of plain values.
 
-    ``models`` are modules, state dicts or flat vectors by name. ``trigger`` stamps examples: a
-    :class:`fedcrab.attack.Trigger`, or a function of the examples; ``target`` is the class that they should
-    then be taken for. ``reference`` names the model that distances are measured from, such as a retrained
-    one.
+    ``models`` are modules, state dicts or flat vectors by name. ``trigger`` is a
+    :class:`fedcrab.attack.Trigger` or a function that adds the trigger to examples; ``target`` is the class
+    that the attacker wants them to have. Distances are measured from the model named ``reference``, for
+    example a retrained one.
     """
     vectors = {name: flatten(model) for name, model in models.items()}
     if reference is not None and reference not in vectors:
-        raise ConfigError(f"no model {reference!r} to measure from; there are {', '.join(vectors)}")
+        raise ConfigError(f"no model named {reference!r}; there are {', '.join(vectors)}")
     stamped = None if trigger is None else _stamped(test.x, trigger)
     others = test.y != target
     if stamped is not None and not others.any():
-        raise ConfigError(f"every test example is of the target class {target}; ASR has no meaning")
+        raise ConfigError(f"every test example has the target class {target}, so ASR cannot be measured")
     rows = []
     for name, vector in vectors.items():
         hit = None if stamped is None else test.predict(vector, stamped[others]).argmax(axis=1) == target
@@ -122,26 +122,26 @@ AttackModel = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """How well members are told from others."""
+    """How well an attacker tells members from other examples."""
 
     recall: float  # of members: the figure that papers call MISR
     balanced_accuracy: float  # 0.5 is guessing
     auc: float  # 0.5 is guessing
-    examples: int = 0  # members tried, and as many others
+    examples: int = 0  # members tried; the same number of others
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether members are told better than by guessing: two standard errors above a half."""
+        """Whether the attack is better than guessing, by two standard errors."""
         return above_chance(self.balanced_accuracy, self.examples)
 
 
 def above_chance(balanced_accuracy: float, examples: int) -> bool:
-    """Whether a balanced accuracy over this many members and as many others is more than guessing."""
+    """Return whether a balanced accuracy over this many members and as many others beats guessing."""
     return balanced_accuracy > 0.5 + 1 / math.sqrt(2 * max(examples, 1))
 
 
 def fit_attack_model(members: NDArray[np.float32], others: NDArray[np.float32]) -> AttackModel:
-    """Fit the attack to a shadow model's softmax outputs on its own examples and on others."""
+    """Fit the attack to a shadow model's softmax outputs on its own examples and on other examples."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -160,7 +160,7 @@ def fit_attack_model(members: NDArray[np.float32], others: NDArray[np.float32]) 
 
 
 def _features(outputs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Softmax outputs, largest first, as logarithms: near 1 they differ in nothing else."""
+    """Return the logarithms of the softmax outputs, largest first: near 1 only these differ."""
     ordered = -np.sort(-outputs.astype(np.float64), axis=1)
     return np.log(np.maximum(ordered, 1e-12))
 
@@ -168,7 +168,7 @@ def _features(outputs: NDArray[np.float32]) -> NDArray[np.float64]:
 def membership(
     attack: AttackModel, predict: Predict, model: Vector, members: Images, others: Images, *, seed: int = 0
 ) -> Membership:
-    """Apply the attack to members and as many others, drawn by the seed from the longer of the two."""
+    """Apply the attack to members and as many others; the seed draws from the larger set."""
     from sklearn.metrics import roc_auc_score
 
     count = min(len(members), len(others))
@@ -183,16 +183,16 @@ def membership(
     return Membership(recall, (recall + 1 - false_alarms) / 2, auc, count)
 
 
-SAME = 0.01  # attack success, or accuracy, that differs by less is the same: a few test examples
-CLEAN = 0.15  # attack success above this, and above the retrained model's, is not clean
+SAME = 0.01  # smaller differences of attack success or accuracy count as equal: a few test examples
+CLEAN = 0.15  # attack success above this, and above the retrained model's, counts as not clean
 
 
 def best_recovery(rows: Sequence[Mapping[str, Any]], reference: str = "retrain") -> str | None:
-    """The method whose model to deploy: of those with the least attack success, the most accurate.
+    """Return the method whose model to deploy: among those with the least attack success, the most accurate.
 
-    Each row has ``method``, ``ta`` and ``asr``, None where they were not measured. If the retrained model is
-    within a point of the best, it is the one: nothing of the named clients is in it, whatever was measured.
-    None if even the least attack success is above 15 % and above the retrained model's.
+    Each row has ``method``, ``ta`` and ``asr``, None where not measured. A retrained model within one point
+    of the best is preferred, because it was trained without the excluded clients. Returns None if even the
+    least attack success is above 15 % and above the retrained model's.
     """
     least = min((row["asr"] for row in rows if row["asr"] is not None), default=0.0)
     scratch = next((row["asr"] for row in rows if row["method"] == reference), None)
@@ -206,7 +206,7 @@ def best_recovery(rows: Sequence[Mapping[str, Any]], reference: str = "retrain")
 
 
 def why_best(method: str, rows: Sequence[Mapping[str, Any]], reference: str = "retrain") -> str:
-    """Why :func:`best_recovery` chose this method, in words; nothing where there was no choice."""
+    """Return why :func:`best_recovery` chose this method; empty if there was no choice."""
     if len(rows) < 2:
         return ""
     if method == reference:

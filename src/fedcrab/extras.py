@@ -1,4 +1,4 @@
-"""Optional packages and the extra of fedcrab that installs each; names that are imported when first used."""
+"""Optional packages, the extra of fedcrab that installs each, and names that are imported on first use."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ EXTRAS = {
 
 
 def need_extra(extra: str, what: str) -> None:
-    """Raise ``ConfigError`` unless every package of an extra is installed: before anything is done."""
+    """Raise ``ConfigError`` unless every package of an extra is installed. Call it before any work starts."""
     if missing := _missing(extra):
         raise ConfigError(f"{what} needs {', '.join(missing)}: {install(extra)}")
 
 
 def has_extra(extra: str) -> bool:
-    """Whether every package of an extra is installed."""
+    """Return whether every package of an extra is installed."""
     return not _missing(extra)
 
 
 def missing_package(error: ImportError) -> str | None:
-    """The sentence for an import that failed because an optional package is not installed."""
+    """Return what to tell the user if an import failed because an optional package is not installed."""
     name = (error.name or "").partition(".")[0]
     return f"this needs {name}: {install(EXTRAS[name])}" if name in EXTRAS else None
 
@@ -63,15 +63,15 @@ def refuse_import(package: str, engine: str, error: ImportError) -> NoReturn:
 
 
 def install(extra: str) -> str:
-    """How to install an extra."""
+    """Return the command that installs an extra."""
     return f"pip install 'fedcrab[{extra}]'"
 
 
 def on_first_use(package: str, places: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """A package's ``__getattr__`` (PEP 562): each name is imported from its module when it is first used.
+    """Return a ``__getattr__`` for a package (PEP 562) that imports each name when it is first used.
 
-    ``places`` has the names of each module; a module without names stands for itself. Where an optional
-    package is missing, the ``ImportError`` says what to install.
+    ``places`` lists the names that each module provides. A module without names is itself the attribute.
+    If an optional package is missing, the ``ImportError`` says what to install.
     """
     modules = {name: module for module, names in places.items() for name in names}
     whole = {module.rpartition(".")[2]: module for module, names in places.items() if not names}
@@ -93,7 +93,7 @@ def on_first_use(package: str, places: Mapping[str, Sequence[str]]) -> Callable[
 
 
 class CallableModule(ModuleType):
-    """A module that is called as its main function: ``fedcrab.report`` is a package, and a function too."""
+    """A module that can be called: ``fedcrab.report`` is both a package and a function."""
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Call the main function."""
@@ -101,7 +101,7 @@ class CallableModule(ModuleType):
 
 
 def can_be_called(module: str, function: Callable[..., Any]) -> None:
-    """Have a module called as this function of it; its signature and help are the function's."""
+    """Make a module callable as this function; its signature and help are those of the function."""
     found = sys.modules[module]
     found.__class__ = CallableModule
     found.__dict__["__main_function__"] = found.__dict__["__wrapped__"] = function

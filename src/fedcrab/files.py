@@ -1,6 +1,6 @@
-"""The few things a history does to a file system. Whole or absent: never half a file under its own name.
+"""Safe file operations. A file appears under its name only when it is complete.
 
-One writer at a time.
+Also: locks that allow one writer at a time, and bounded reads.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fedcrab.errors import DamagedError, HistoryError
 Part = bytes | memoryview
 _COUNTER = count()
 LONGEST_PATH = 4095  # bytes
-TEMPORARY = ".tmp"  # the ending of a file that has not got its name yet
+TEMPORARY = ".tmp"  # ends the name of a file that is not complete yet
 
 
 @contextmanager
 def file_errors(what: str) -> Iterator[None]:
-    """An operating-system error as one sentence that says what failed and what is safe."""
+    """Turn operating-system errors into one sentence that says what failed and what is safe."""
     try:
         yield
     except OSError as error:
@@ -42,21 +42,21 @@ def file_errors(what: str) -> Iterator[None]:
 
 
 def write_named(path: Path, parts: Iterable[Part]) -> str:
-    """Write a file under a temporary name, force it to the disk, then give it its name; gives its sha256."""
+    """Write a file under a temporary name, fsync it, then rename it. Returns its sha256."""
     return _write_then_name(path.parent / f".{path.name}{TEMPORARY}", parts, lambda _digest: path)
 
 
 def write_addressed(directory: Path, parts: Iterable[Part], *, ending: str) -> str:
-    """Write a file whose name is the sha256 of its content; gives that hash.
+    """Write a file that is named after the sha256 of its content. Returns that hash.
 
-    The name is durable only after :func:`sync_directory`, so that several files can share one.
+    The name is durable only after :func:`sync_directory`, so that several files can share one call.
     """
     temporary = directory / f".new-{next(_COUNTER)}{TEMPORARY}"
     return _write_then_name(temporary, parts, lambda digest: directory / (digest + ending))
 
 
 def _write_then_name(temporary: Path, parts: Iterable[Part], name: Callable[[str], Path]) -> str:
-    temporary.unlink(missing_ok=True)  # what a failed write left is never built upon
+    temporary.unlink(missing_ok=True)  # never reuse what a failed write left behind
     digest = hashlib.sha256()
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -81,10 +81,10 @@ def _write_all(fd: int, data: memoryview) -> None:
 
 
 def append_line(path: Path, line: bytes, *, is_whole: Callable[[bytes], bool]) -> None:
-    """Append a line to a file that several processes append to, and force it to the disk.
+    """Append a line to a file that several processes append to, and fsync it.
 
-    Whole or absent: a line that fails half-way is taken back. What a killed process left behind the last
-    line end is cut off, unless ``is_whole`` says that only the line end is missing.
+    The line is written completely or not at all. Text after the last line end, left by a killed process, is
+    removed, unless ``is_whole`` says that only the line end is missing.
     """
     with _locked(path) as fd:
         size = os.fstat(fd).st_size
@@ -105,7 +105,7 @@ def append_line(path: Path, line: bytes, *, is_whole: Callable[[bytes], bool]) -
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """A plain file that only this process appends to, made where it is missing."""
+    """Open a plain file, created if missing, that only this process may append to."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -113,7 +113,7 @@ def _locked(path: Path) -> Iterator[int]:
             state = os.fstat(fd)
             if not stat.S_ISREG(state.st_mode):
                 raise OSError(errno.EINVAL, "not a plain file")
-            if state.st_nlink:  # else another file got the name while this one was waited for
+            if state.st_nlink:  # otherwise the name was given to another file while we waited
                 yield fd
                 return
         finally:
@@ -121,7 +121,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _tail(fd: int, size: int) -> bytes:
-    """What stands behind the last line end."""
+    """Return what follows the last line end."""
     tail = b""
     while size and b"\n" not in tail:
         start = max(0, size - 2**16)
@@ -130,7 +130,7 @@ def _tail(fd: int, size: int) -> bytes:
 
 
 def sync_directory(directory: Path) -> None:
-    """Force the names in a directory to the disk."""
+    """Make the names in a directory durable (fsync)."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -139,10 +139,10 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_again(path: Path) -> None:
-    """Write a file's content over itself and force it to the disk.
+    """Write a file's content over itself and fsync it.
 
-    Where forcing it failed once, the system may take for written what never was; a second forcing would
-    then succeed and do nothing.
+    After a failed fsync the system may believe that the data was written. A second fsync would then succeed
+    without writing anything.
     """
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -155,7 +155,7 @@ def write_again(path: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory, and those above it that are missing, each name forced to the disk."""
+    """Create a directory and its missing parents, and make their names durable."""
     if not directory.is_dir():
         make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -163,16 +163,16 @@ def make_directory(directory: Path) -> None:
 
 
 def read_regular(path: Path, *, limit: int) -> bytes:
-    """The content of a plain file of at most ``limit`` bytes; no link is followed."""
+    """Return the content of a plain file of at most ``limit`` bytes. Links are not followed."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise DamagedError(f"{path}: {size} bytes where at most {limit} are possible")
+            raise DamagedError(f"{path}: has {size} bytes, at most {limit} are allowed")
         return file.read()
 
 
 def read_json(path: Path, *, limit: int, what: str = "a JSON table of values") -> dict[str, Any]:
-    """The table in a JSON file of at most ``limit`` bytes, which anybody may have changed."""
+    """Return the table in a JSON file of at most ``limit`` bytes. The file is not trusted."""
     try:
         table = json.loads(read_regular(path, limit=limit))
     except (ValueError, RecursionError) as error:
@@ -183,24 +183,24 @@ def read_json(path: Path, *, limit: int, what: str = "a JSON table of values") -
 
 
 def hash_regular(path: Path) -> str:
-    """The sha256 of a plain file, read in pieces; no link is followed."""
+    """Return the sha256 of a plain file, read in pieces. Links are not followed."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stored_path(text: object, source: Path) -> Path:
-    """A path that a file names; anybody may have written that file."""
+    """Return a path that is written in a file. The file is not trusted."""
     try:
         usable = isinstance(text, str) and 0 < len(os.fsencode(text)) <= LONGEST_PATH and "\0" not in text
     except UnicodeError:
         usable = False
     if not usable:
-        raise DamagedError(f"{source}: names a path that no file system has")
+        raise DamagedError(f"{source}: contains an invalid path")
     return Path(str(text))
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """A plain file, open for reading; no link is followed."""
+    """Open a plain file for reading. Links are not followed."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -215,14 +215,14 @@ def _missing(error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return "missing"
     if error.errno == errno.ELOOP:
-        return "a link, where the file itself must be"
+        return "this is a link; a plain file is required"
     return error.strerror or str(error)
 
 
 class Lock:
-    """Only one process writes; the lock goes when the process goes, however it goes.
+    """Lets one process write. The lock ends with the process, even if it is killed.
 
-    A forked child has no part in it: it can neither write nor keep others from writing.
+    A forked child does not share it: it can neither write nor block other writers.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -239,24 +239,24 @@ class Lock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process may write."""
+        """Return whether this process may write."""
         return self._fd is not None
 
     def check(self) -> None:
         """Raise ``HistoryError`` in a forked child."""
         if not self.is_held:
             raise HistoryError(
-                f"{self._directory}: opened for writing by another process; a forked child can only read it"
+                f"{self._directory}: opened for writing by another process; a forked child can only read"
             )
 
     def release(self) -> None:
-        """Let another writer in, also where some other process still has a copy of the descriptor."""
+        """Release the lock, even if another process still has a copy of the file descriptor."""
         if self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._leave()
 
     def _leave(self) -> None:
-        """Close the descriptor; the lock itself stays with whoever else has a copy of it."""
+        """Close the descriptor only; a process with a copy of it keeps the lock."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
@@ -266,7 +266,7 @@ _HELD: WeakSet[Lock] = WeakSet()
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a writer is at work."""
+    """Return whether a writer holds the lock."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -287,7 +287,7 @@ os.register_at_fork(after_in_child=_leave_all)
 
 @contextmanager
 def building_site(path: Path) -> Iterator[Path]:
-    """A locked directory beside ``path``; what killed builders left there is cleared away first."""
+    """A locked directory beside ``path`` to build in. What killed builders left there is removed first."""
     prefix = f".{path.name}.creating-"
     for abandoned in path.parent.glob(f"{prefix}*"):
         with suppress(OSError), _directory_locked(abandoned):

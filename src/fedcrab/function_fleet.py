@@ -1,4 +1,4 @@
-"""A fleet from a function: the clients of your own training loop, for recovery."""
+"""Make a fleet from a function, so that the clients of your own training loop can be recovered."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ LocalTrain = Callable[..., tuple[Any, float]]  # (state dict, client, round) -> 
 
 
 def fleet(train: LocalTrain, like: Any) -> Fleet:
-    """A fleet whose clients ``train(state_dict, client, round) -> (state_dict, examples)`` trains one by one.
+    """Return a fleet that calls ``train(state_dict, client, round) -> (state_dict, examples)`` per client.
 
-    ``like`` is the torch module, or a state dict, that the models are of. ``train`` may also take a number of
-    local ``epochs``: FedEraser asks for fewer than the training had.
+    ``like`` is a torch module or a state dict of the model. ``train`` may also take ``epochs``, the number of
+    local epochs: FedEraser asks for fewer than the training used.
     """
     return FunctionFleet(train, like)
 
 
 class FunctionFleet:
-    """Asks a function for each client's local model."""
+    """Calls a function for each client's local model."""
 
     def __init__(self, train: LocalTrain, like: Any) -> None:
         self._train, self._like, self._layout = train, like, state_layout(like)
@@ -32,10 +32,10 @@ class FunctionFleet:
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """Each client's local model less the one that it was given."""
+        """Return each client's local model minus the model that it started from."""
         if epochs is not None and not self._takes_epochs:
             raise ConfigError(
-                "this method asks for fewer local epochs: let train take epochs, or use another method"
+                "this method asks for fewer local epochs; let train take epochs, or use another method"
             )
         more = {"epochs": epochs} if self._takes_epochs else {}
         found = {}

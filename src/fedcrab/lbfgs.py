@@ -24,13 +24,13 @@ from fedcrab.vectors import Matrix64, add_products, stretches
 
 Rows = Sequence[NDArray[np.floating]] | NDArray[np.floating]
 WIDTH = 4  # rows whose blocks fit the cache together
-WORST_CONDITION = 1e12  # of the small system; beyond it the solution has no digits that mean anything
+WORST_CONDITION = 1e12  # of the small system; beyond it the solution has no correct digits
 
 
 def hessian_product(moved: Rows, changed: Rows, vector: NDArray[np.floating]) -> Matrix64 | None:
-    """H̃·vector from the rows Δw of ``moved`` and Δg of ``changed``, oldest first.
+    """Return H̃·vector from the rows Δw of ``moved`` and Δg of ``changed``, oldest first.
 
-    None where the pairs determine no such matrix: a pair of nothing, or a singular system.
+    Returns None if the pairs do not determine the matrix: a pair of zeros, or a singular system.
     """
     (factors,) = hessian_factors(moved, [changed], vector)
     return None if factors is None else _combination([*moved, *changed, vector], factors)
@@ -39,9 +39,9 @@ def hessian_product(moved: Rows, changed: Rows, vector: NDArray[np.floating]) ->
 def hessian_factors(
     moved: Rows, changed: Sequence[Rows], vector: NDArray[np.floating]
 ) -> list[Matrix64 | None]:
-    """H̃·vector of many functions at the same points, each as factors of [ΔW, its ΔG, vector].
+    """Return H̃·vector for many functions at the same points, each as factors of [ΔW, its ΔG, vector].
 
-    ``changed`` has the rows Δg of each function; what has nothing to do with them is computed once.
+    ``changed`` has the rows Δg of each function. What does not depend on them is computed once.
     """
     pairs = _check(moved, changed, vector)
     shared = [*moved, vector]
@@ -53,7 +53,7 @@ def hessian_factors(
 
 
 def _factors(same: Matrix64, own: Matrix64, lengths: Matrix64) -> Matrix64 | None:
-    """The factors of one function, from the products of ΔW and v with each other and with its ΔG."""
+    """Return the factors of one function, from the products of ΔW and v with each other and with its ΔG."""
     if not np.isfinite(own).all():
         return None
     pairs, unit = len(lengths), 1 / lengths
@@ -66,7 +66,7 @@ def _factors(same: Matrix64, own: Matrix64, lengths: Matrix64) -> Matrix64 | Non
 
 
 def _solve(same: Matrix64, own: Matrix64, pairs: int) -> tuple[float, Matrix64] | None:
-    """σ and p, from the inner products of all Δw and v with each other, and with all Δg."""
+    """Return σ and p, from the inner products of all Δw and v with each other and with all Δg."""
     A = own[:pairs]
     sigma = float(A[-1, -1])  # ⟨Δw, Δw⟩ is 1
     D, L = np.diag(np.diagonal(A)), np.tril(A, -1)
@@ -77,19 +77,19 @@ def _solve(same: Matrix64, own: Matrix64, pairs: int) -> tuple[float, Matrix64] 
 
 
 def _check(moved: Rows, changed: Sequence[Rows], vector: NDArray[np.floating]) -> int:
-    """How many pairs there are."""
+    """Return the number of pairs."""
     shapes = {np.shape(row) for row in (*moved, *(row for rows in changed for row in rows))}
     counts = {len(rows) for rows in changed} or {len(moved)}
     if not len(moved) or counts != {len(moved)} or shapes != {np.shape(vector)}:
         raise ConfigError(
-            "L-BFGS takes as many differences of gradients as of points, at least one, all as long as the "
-            f"vector; got {shown(counts)} and {len(moved)} of shapes {sorted(shapes)}, {np.shape(vector)}"
+            "L-BFGS needs one difference of gradients per difference of points, at least one, all as long as "
+            f"the vector; got {shown(counts)} and {len(moved)} of shapes {sorted(shapes)}, {np.shape(vector)}"
         )
     return len(moved)
 
 
 def _cross(shared: Sequence[NDArray[np.floating]], changed: Sequence[Rows]) -> Matrix64:
-    """The products of the shared rows with those of each function: (function, shared row, its row)."""
+    """Return the products of the shared rows with those of each function: (function, shared row, its row)."""
     found = np.zeros((len(changed), len(shared), len(changed[0]) if len(changed) else 0))
     for part in stretches((slice(0, len(shared[0])),), WIDTH):
         points = _block(shared, part)
@@ -99,7 +99,7 @@ def _cross(shared: Sequence[NDArray[np.floating]], changed: Sequence[Rows]) -> M
 
 
 def _gram(rows: Sequence[NDArray[np.floating]]) -> Matrix64:
-    """All inner products, in float64, a block at a time."""
+    """Return all inner products in float64, one block at a time."""
     gram = np.zeros((len(rows), len(rows)))
     for part in stretches((slice(0, len(rows[0])),), len(rows)):
         add_products(gram, _block(rows, part))

@@ -1,8 +1,8 @@
-"""Loggers for the steps of a training or a recovery: TensorBoard, MLflow, Weights & Biases.
+"""Log the steps of a training or a recovery to TensorBoard, MLflow or Weights & Biases.
 
-Each writes files and needs no server; each needs the extra of its name. A logger is called with a step, as
-``on_step`` of :func:`fedcrab.train.train` and of ``fedcrab.recover``, or in a loop of one's own with
-``history.rounds[-1]``; more values are given by name: ``log(step, accuracy=0.9)``.
+Each logger writes local files and needs no server. Each needs the extra of its name. Pass a logger as
+``on_step`` to :func:`fedcrab.train.train` or ``fedcrab.recover``. In your own loop, call it with
+``history.rounds[-1]``. Add more values by name: ``log(step, accuracy=0.9)``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Write = Callable[[Mapping[str, float], int], None]  # (values by name, round)
 
 
 class Logger:
-    """Writes the figures of each step; closed at the end of a ``with`` block."""
+    """Writes the figures of each step. A ``with`` block closes it."""
 
     def __init__(self, write: Write, end: Callable[[], object]) -> None:
         self._write, self._end = write, end
 
     def __call__(self, step: TrainedRound | RoundRecord | Step, **values: float) -> None:
-        """Write the figures of a step, and these."""
+        """Write the figures of a step, and these additional values."""
         index, figures = figures_of(step)
         told = {**figures, **{name: float(value) for name, value in values.items()}}
         self._write({name: value for name, value in told.items() if math.isfinite(value)}, index)
 
     def close(self) -> None:
-        """Write what is left, and end."""
+        """Write what is buffered, and close."""
         self._end()
 
     def __enter__(self) -> Logger:
@@ -49,7 +49,7 @@ class Logger:
 
 
 def figures_of(step: TrainedRound | RoundRecord | Step) -> tuple[int, dict[str, float]]:
-    """The round of a step, and its figures by name; those of a recovery begin with ``recovery/``."""
+    """Return the round of a step and its figures by name; those of a recovery start with ``recovery/``."""
     if isinstance(step, TrainedRound):
         counts = {"clients": len(step.participants), "rejected": len(step.rejected)}
         return step.round, {f"training/{name}": float(n) for name, n in {"loss": step.loss, **counts}.items()}
@@ -60,11 +60,11 @@ def figures_of(step: TrainedRound | RoundRecord | Step) -> tuple[int, dict[str, 
     if isinstance(step, Step):
         counts = {name: len(getattr(step, name)) for name in ("clients", "asked", "dropped", "capped")}
         return step.round, {f"recovery/{name}": float(n) for name, n in counts.items()}
-    raise ConfigError(f"a logger is given a step of a training or a recovery, got {type(step).__name__}")
+    raise ConfigError(f"a logger takes a step of a training or a recovery, got {type(step).__name__}")
 
 
 def tensorboard(directory: str | os.PathLike[str] = "runs") -> Logger:
-    """Event files for ``tensorboard --logdir DIRECTORY``."""
+    """Return a logger that writes event files for ``tensorboard --logdir DIRECTORY``."""
     need_extra("tensorboard", "the TensorBoard logger")
     from tensorboard.summary import Writer
 
@@ -81,7 +81,7 @@ def tensorboard(directory: str | os.PathLike[str] = "runs") -> Logger:
 def mlflow(
     directory: str | os.PathLike[str] = "mlruns", *, experiment: str = "fedcrab", run: str | None = None
 ) -> Logger:
-    """A run of MLflow in the database ``DIRECTORY/mlflow.db``.
+    """Return a logger that writes a run to the MLflow database ``DIRECTORY/mlflow.db``.
 
     ``mlflow ui --backend-store-uri sqlite:///DIRECTORY/mlflow.db`` shows it.
     """
@@ -104,14 +104,14 @@ def mlflow(
 
 
 def mlflow_store(directory: str | os.PathLike[str]) -> str:
-    """The address of the runs in a directory, as MLflow has it."""
+    """Return MLflow's address for the runs in a directory."""
     return f"sqlite:///{Path(directory).absolute() / 'mlflow.db'}"
 
 
 def wandb(
     directory: str | os.PathLike[str] = ".", *, project: str = "fedcrab", run: str | None = None
 ) -> Logger:
-    """An offline run of Weights & Biases under ``DIRECTORY/wandb``; ``wandb sync`` uploads it."""
+    """Return a logger that writes an offline run to ``DIRECTORY/wandb``; ``wandb sync`` uploads it."""
     need_extra("wandb", "the Weights & Biases logger")
     import wandb as package
 

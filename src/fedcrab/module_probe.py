@@ -1,6 +1,6 @@
-"""A torch module on examples: loss, accuracy and predictions of any recorded model.
+"""Loss, accuracy and predictions of recorded models of a torch module.
 
-The server's probe in your own training loop, and the test examples on which a recovery is evaluated.
+Use it as the server's probe in your own training loop, or as the test examples of a recovery.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LogProbabilities = NDArray[np.float32]
 
 
 class ModuleProbe:
-    """A classifier's module and labelled examples; the module itself is copied, and never written to."""
+    """A classifier's module with labelled examples. The module is copied and never modified."""
 
     def __init__(self, module: nn.Module, x: Any, y: Any) -> None:
-        """``x`` are examples as the module takes them, ``y`` their classes: tensors or arrays."""
+        """``x`` are examples in the form that the module takes, ``y`` their classes: tensors or arrays."""
         from fedcrab.audit.flat_model import FlatModel
 
         self.layout = state_layout(module)
@@ -39,21 +39,21 @@ class ModuleProbe:
         self._recent: list[tuple[NDArray[np.float32], LogProbabilities]] = []
 
     def loss(self, model: Any) -> float:
-        """The mean cross-entropy of a model (a module, a state dict or a flat vector)."""
+        """Return the mean cross-entropy of a model (a module, a state dict or a flat vector)."""
         log_p = self._log_probabilities(model)
         return float(-np.mean(log_p[np.arange(len(self.y)), self.y], dtype=np.float64))
 
     def accuracy(self, model: Any) -> float:
-        """The share of the examples that a model gets right."""
+        """Return the share of the examples that a model predicts correctly."""
         return float(np.mean(self._log_probabilities(model).argmax(1) == self.y))
 
     def divergence(self, before: Any, after: Any) -> float:
-        """The mean of KL(p_before ‖ p_after) over the examples."""
+        """Return the mean of KL(p_before ‖ p_after) over the examples."""
         p = self._log_probabilities(before).astype(np.float64)
         return float(np.mean(np.sum(np.exp(p) * (p - self._log_probabilities(after)), axis=1)))
 
     def predict(self, model: Any, x: NDArray[Any]) -> NDArray[np.float32]:
-        """The probabilities of the classes for other examples, one row each."""
+        """Return the class probabilities of other examples, one row per example."""
         return np.exp(self._of(flatten(model, self.layout), x))
 
     def _log_probabilities(self, model: Any) -> LogProbabilities:
@@ -78,7 +78,7 @@ class ModuleProbe:
 
 
 def probe(module: nn.Module, x: Any, y: Any) -> ModuleProbe:
-    """Loss, accuracy, divergence and predictions of models of this module, on these examples."""
+    """Return a probe: loss, accuracy, divergence and predictions of this module's models on the examples."""
     from fedcrab.extras import need_extra
 
     need_extra("simulate", "a probe")

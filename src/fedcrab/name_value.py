@@ -17,7 +17,7 @@ def split_pair(text: str, *, option: str, example: str) -> tuple[str, str]:
 
 
 def put(table: dict[str, Any], place: str, value: Any) -> None:
-    """Set ``a.b.c`` in nested tables."""
+    """Set the value at ``place``, such as ``a.b.c``, in nested tables."""
     *parents, last = place.split(".")
     for name in parents:
         table = table.setdefault(name, {})

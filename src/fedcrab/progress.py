@@ -1,7 +1,7 @@
-"""What a command is doing, on standard error: from its first second, and before anything heavy is imported.
+"""Show on standard error what a command is doing, before anything slow is imported.
 
-On a terminal a line that moves and vanishes at the end; elsewhere plain lines, one per stage and then one
-every few seconds. Nothing if a program asked for JSON and there is no terminal.
+A terminal shows one moving line, which is removed at the end. Otherwise there are plain lines: one per stage,
+then one every few seconds. If a program asked for JSON and there is no terminal, nothing is shown.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ EVERY = 10.0  # seconds between two plain lines of one stage
 
 
 class Progress:
-    """Stages, each with steps where they can be counted."""
+    """Shows the stages of a command. A stage may have a known number of steps."""
 
     def __init__(self, *, quiet: bool = False, moving: bool = True) -> None:
-        """``quiet`` leaves out the plain lines, for a program that reads JSON; a terminal still moves."""
+        """``quiet`` leaves out plain lines, for programs that read JSON; a terminal still shows progress."""
         self._terminal, self._quiet = moving and sys.stderr.isatty(), quiet
         self._bar: Bar | None = None
         self._task: TaskID | None = None
@@ -39,13 +39,13 @@ class Progress:
         self.stop()
 
     def stop(self) -> None:
-        """Take the moving line away."""
+        """Remove the moving line."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def stage(self, what: str, *, total: int = 0, done: int = 0) -> None:
-        """Begin something, of ``total`` steps where they can be counted, of which some are done."""
+        """Start a stage. ``total`` is its number of steps if known, ``done`` how many are finished."""
         self._stage, self._total, self._done, self._said = one_line(what), total, done, time.monotonic()
         if not self._terminal:
             self._tell(f"{self._stage} …")
@@ -56,7 +56,7 @@ class Progress:
         self._task = bar.add_task(self._stage, total=total or None, completed=done, told="")
 
     def step(self, told: str = "") -> None:
-        """One step of the stage is done; ``told`` says how it went."""
+        """Count one step of the stage as done; ``told`` is a short result to show."""
         self._done += 1
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, advance=1, told=one_line(told))
@@ -66,7 +66,7 @@ class Progress:
             self._tell(f"{self._stage}: {counted}{f', {told}' if told else ''}")
 
     def line(self, text: str) -> None:
-        """A line that stays, whoever watches."""
+        """Print a line that stays on the screen, even if ``quiet``."""
         if self._bar is not None:
             self._bar.console.print(one_line(text), soft_wrap=True)
         else:
@@ -87,7 +87,7 @@ class Progress:
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
-    """A spinner, the stage, and of counted steps a bar and the time left."""
+    """A spinner, the stage and, where steps are counted, a bar and the time left."""
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
@@ -105,4 +105,4 @@ def _columns() -> tuple[ProgressColumn, ...]:
     )
 
 
-SILENT = Progress(quiet=True, moving=False)  # where nobody asked for progress
+SILENT = Progress(quiet=True, moving=False)  # for callers that show no progress

@@ -1,6 +1,6 @@
-"""Between torch modules, state dicts and the flat float32 vector that everything else works on.
+"""Convert between torch modules, state dicts and the flat float32 vector that fedcrab works on.
 
-Nothing here imports torch: a tensor is whatever has ``detach`` and ``new_tensor``.
+This module does not import torch: a tensor is anything with ``detach`` and ``new_tensor``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from fedcrab.errors import ConfigError
 from fedcrab.types import Field, Layout, Vector
 
-STATISTICS = ("running_mean", "running_var")  # what torch calls BatchNorm's buffers
+STATISTICS = ("running_mean", "running_var")  # torch's names for the buffers of BatchNorm
 
 
 def is_flat(model: object) -> bool:
-    """Whether a model is a vector already."""
+    """Return whether a model is already a vector."""
     return isinstance(model, np.ndarray | list | tuple)
 
 
 def state_layout(model: Any) -> Layout:
-    """Which slice of the flat vector is which tensor of a torch module or a state dict, in its order.
+    """Return the layout of a torch module or a state dict: which slice of the flat vector is which tensor.
 
-    Of a module the parameters are trained, unless they are frozen; of a state dict, which does not say, all
-    but whole numbers and BatchNorm's statistics.
+    The parameters of a module count as trained unless they are frozen. A state dict does not say what is
+    trained, so everything counts except integers and BatchNorm's statistics.
     """
     trained = None
     if hasattr(model, "named_parameters"):
@@ -46,9 +46,9 @@ def _field(name: str, array: NDArray[np.generic], trained: set[str] | None) -> F
 
 
 def flatten(model: Any, layout: Layout | None = None) -> Vector:
-    """A torch module, a state dict or a vector as one flat float32 vector.
+    """Return a torch module, a state dict or a vector as one flat float32 vector.
 
-    ``layout`` is what it must be; ConfigError where it is not.
+    Raises ``ConfigError`` if the model does not match ``layout``.
     """
     if is_flat(model):
         return _vector(model, layout)
@@ -58,11 +58,10 @@ def flatten(model: Any, layout: Layout | None = None) -> Vector:
     if wanted != found:
         differing = sorted({name for name, _ in wanted.items() ^ found.items()})
         raise ConfigError(
-            f"another model than the one recorded: {', '.join(differing[:3])} "
-            "missing, new or of another shape"
+            f"this is not the recorded model: {', '.join(differing[:3])} missing, new or of another shape"
         )
     vector = np.empty(layout.size, np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is infinite, and is told so
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit becomes infinite
         for name, view in layout.views(vector).items():
             view[...] = arrays[name]
     return vector
@@ -72,14 +71,14 @@ def _vector(model: Any, layout: Layout | None) -> Vector:
     vector = np.asarray(model, np.float32)
     if vector.ndim != 1 or (layout is not None and len(vector) != layout.size):
         wanted = "one dimension" if layout is None else f"{layout.size} numbers"
-        raise ConfigError(f"a flat model has {wanted}, got shape {vector.shape}")
+        raise ConfigError(f"a flat model must have {wanted}, got shape {vector.shape}")
     return vector
 
 
 def unflatten(vector: Vector, like: Any) -> dict[str, Any]:
-    """A flat vector as a state dict, each array of the kind, type and device that it has in ``like``.
+    """Return a flat vector as a state dict; each array has the type and device that it has in ``like``.
 
-    ``like`` is a torch module or a state dict; of a history or a layout the arrays are numpy's.
+    ``like`` is a torch module or a state dict. With a history or a layout, the arrays are numpy arrays.
     """
     layout = getattr(getattr(like, "charter", None), "layout", like)
     if isinstance(layout, Layout):
@@ -92,7 +91,7 @@ def unflatten(vector: Vector, like: Any) -> dict[str, Any]:
 
 
 def _as(view: NDArray[np.float32], value: Any) -> Any:
-    """The numbers as an array or tensor of the same kind as this one."""
+    """Return the numbers as an array or tensor of the same kind as ``value``."""
     if not hasattr(value, "new_tensor"):
         return _cast(view, np.asarray(value).dtype)
     numbers = np.array(view) if value.is_floating_point() else np.array(np.rint(view), np.int64)
@@ -108,13 +107,13 @@ def _named(model: Any) -> Mapping[str, Any]:
     named = model.state_dict() if hasattr(model, "state_dict") else model
     if not isinstance(named, Mapping) or not named:
         raise ConfigError(
-            f"a model is a torch module, a state dict or a flat vector; got {type(model).__name__}"
+            f"a model must be a torch module, a state dict or a flat vector; got {type(model).__name__}"
         )
     return named
 
 
 def _arrays(model: Any) -> dict[str, NDArray[np.generic]]:
-    """The tensors of a module or a state dict as numpy arrays, by name."""
+    """Return the tensors of a module or a state dict as numpy arrays, by name."""
     return {str(name): _numpy(str(name), value) for name, value in _named(model).items()}
 
 
@@ -124,5 +123,5 @@ def _numpy(name: str, value: Any) -> NDArray[np.generic]:
         value = (plain.float() if plain.is_floating_point() else plain).numpy()
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
-        raise ConfigError(f"tensor {name!r} is {array.dtype}; a model is made of floating and whole numbers")
+        raise ConfigError(f"tensor {name!r} has type {array.dtype}; a model has floats and integers only")
     return array

@@ -1,5 +1,6 @@
-"""What reaches a terminal. Paths, client ids and labels come from strangers: here, and only here, all text is
-made printable, so that no escape sequence, no right-to-left override and no invalid character gets through.
+"""Text for the terminal. Paths, client ids and labels are not trusted, so all text is made printable here.
+
+Escape sequences, right-to-left overrides and invalid characters never reach the terminal.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ REPLACEMENT = "?"
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """The text with everything replaced that is not a printable character; those of ``keep`` stay."""
+    """Return the text with ``?`` for every character that is neither printable nor in ``keep``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else REPLACEMENT for c in text)
 
 
 def one_line(text: str) -> str:
-    """The text as one printable line."""
+    """Return the text as one printable line."""
     return printable(" ".join(text.split()))
 
 
 class Printable(Console):
-    """A console of rich whose own control codes reach the terminal, and nobody else's."""
+    """A rich console that makes text printable. Only rich's own control codes reach the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of something to be shown, their text printable."""
+        """Yield the segments to show, with printable text."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -38,17 +39,17 @@ class Printable(Console):
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """A console for standard output or standard error."""
+    """Return a console for standard output or standard error."""
     return Printable(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
 
 
 def tell_aside(line: str) -> None:
-    """One line on standard error, beside what a command prints."""
+    """Write one line to standard error, so that it stays out of a command's output."""
     sys.stderr.write(f"{one_line(line)}\n")
 
 
 def never_fail_to_print() -> None:
-    """Have standard output and error write what their encoding lacks as an escape instead of failing."""
+    """Make standard output and error escape characters that their encoding lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")

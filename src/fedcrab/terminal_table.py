@@ -1,7 +1,7 @@
-"""A table that fits the terminal: no name in it is ever broken or cut.
+"""A table that fits the terminal and never breaks or cuts a name.
 
-What is tried, in this order: ruled lines; headings on several lines; no ruled lines; without the columns that
-matter least, which a line below then names; one block per row.
+These layouts are tried in order: ruled lines; headings on several lines; no ruled lines; fewer columns, with
+a line below that names those left out; one block per row.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-PROSE = 24  # characters that a column of sentences gets at least, where it has that many
+PROSE = 24  # minimum width in characters of a column of sentences
 INDENT, BETWEEN = "  ", Text(" · ")
 Cell = str | Text
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, and what becomes of it where there is little room."""
+    """A column: its heading, and how it may shrink when the terminal is narrow."""
 
     head: str
-    rank: int = 0  # 0: always shown; otherwise the column with the highest number goes first
+    rank: int = 0  # 0: always shown; otherwise the column with the highest number is left out first
     prose: bool = False  # sentences, which may be broken between words
     left: bool = False  # aligned to the left
-    name: str = ""  # where it is named without a heading
+    name: str = ""  # used where the column is named without its heading
 
     @property
     def called(self) -> str:
-        """Its name where it is left out."""
+        """The name that is shown when the column is left out."""
         return self.name or self.head
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Columns with their widths that fit."""
+    """The columns that fit, with their widths."""
 
     places: Sequence[int]
     widths: Sequence[int]
@@ -47,10 +47,10 @@ class Fit:
 
 
 class FittedTable:
-    """Rows under headings, drawn as wide as there is room for."""
+    """Rows under headings, drawn to fit the width of the terminal."""
 
     def __init__(self, title: str, *columns: Column | str, caption: str = "") -> None:
-        """A heading alone stands for a column that is always shown; the first one is aligned to the left."""
+        """A string is a column that is always shown. The first column is aligned to the left."""
         made = [Column(c) if isinstance(c, str) else c for c in columns]
         self.columns = [Column(made[0].head, made[0].rank, made[0].prose, left=True), *made[1:]]
         self.title, self.caption, self.rows = title, caption, list[list[Text]]()
@@ -62,7 +62,7 @@ class FittedTable:
         self.rows.append([cell if isinstance(cell, Text) else Text(cell) for cell in cells])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table, and which columns were left out."""
+        """Yield the table, then a line that names the columns left out."""
         if self.title:
             yield Text(self.title, style="bold")
         found = self.fit(options.max_width)
@@ -76,7 +76,7 @@ class FittedTable:
             yield Text(self.caption, style="dim italic")
 
     def fit(self, width: int) -> Fit | None:
-        """The columns that fit, the first way that they do; None where not even the least do."""
+        """Return the first layout that fits; None if even the required columns do not."""
         places = list(range(len(self.columns)))
         for ruled, wrapped in ((True, False), (True, True), (False, True)):
             if (widths := self._widths(places, width, ruled=ruled, wrapped=wrapped)) is not None:
@@ -91,7 +91,7 @@ class FittedTable:
         return None
 
     def _widths(self, places: Sequence[int], width: int, *, ruled: bool, wrapped: bool) -> list[int] | None:
-        """A width for each of these columns; None where they do not fit. What is left goes to sentences."""
+        """Return a width per column, or None if they do not fit. Columns of sentences get the rest."""
         frame = 3 * len(places) + 1 if ruled else 2 * len(places) - 2
         widths = [self._least(p, wrapped=wrapped) for p in places]
         spare = width - frame - sum(widths)
@@ -156,7 +156,7 @@ class FittedTable:
         )
 
     def _blocks(self, width: int) -> Iterator[RenderableType]:
-        """Each row in two lines or more: its name in one piece, then figures, then each sentence."""
+        """Yield each row as a block: first its name, then its figures, then each sentence."""
         for row in self.rows:
             yield Text(row[0].plain, style="bold", no_wrap=True, overflow="ignore")
             cells = [pair for pair in zip(self.columns[1:], row[1:], strict=True) if pair[1].plain]
@@ -168,12 +168,12 @@ class FittedTable:
 
 
 def _named(column: Column, cell: Text) -> Text:
-    """A cell behind its heading; a bar needs none."""
+    """Return a cell with its heading in front; a bar has no heading."""
     return Text.assemble(f"{column.head}: ", cell) if column.head else cell
 
 
 def _in_lines(figures: Sequence[Text], width: int) -> list[Text]:
-    """Figures side by side, as many on a line as fit."""
+    """Return figures side by side, as many per line as fit."""
     lines: list[list[Text]] = []
     for figure in figures:
         if lines and cell_len(BETWEEN.join([*lines[-1], figure]).plain) + len(INDENT) <= width:
@@ -188,7 +188,7 @@ def _longest_word(text: str) -> int:
 
 
 def _lines(head: str, width: int) -> list[str]:
-    """A heading broken between words, so that no line is wider than that."""
+    """Break a heading between words so that no line is wider than ``width``."""
     lines = [""]
     for word in head.split():
         longer = f"{lines[-1]} {word}".strip()

@@ -27,7 +27,7 @@ BEYOND = "the model after the round would not be finite"
 
 @dataclass(frozen=True, slots=True)
 class TrainedRound:
-    """A recorded round."""
+    """A recorded round and the model after it."""
 
     round: int
     model: Vector  # M_{t+1}
@@ -52,16 +52,16 @@ def train(
     on_step: Callable[[TrainedRound], None] | None = None,
     ahead: bool = False,
 ) -> Iterator[TrainedRound]:
-    """Train until the history has this many rounds, after those it already has; yields each new round.
+    """Train until the history has this many rounds, counting those it already has; yield each new round.
 
-    ``model`` replaces the last model as the start, for example by a recovered one.
+    ``model`` replaces the last model as the start, for example with a recovered one.
     In each round a ``share`` of the clients is asked, and each of them fails to answer with probability
     ``drop_out``. Both draws depend only on the round, so a resumed training equals an uninterrupted one.
     ``on_step`` is called with each recorded round; :mod:`fedcrab.loggers` has such functions.
     ``clock`` gives the times of rounds; nothing else depends on it.
-    With ``ahead`` the clients of the next round are asked while this one is measured and recorded, from
-    another thread: for clients that train in other processes. No number depends on it, and a round is still
-    yielded only when it is durable; whoever stops between rounds has asked for one round in vain.
+    ``ahead`` asks the clients of the next round while this one is measured and recorded, in another thread.
+    Use it for clients that train in other processes. The results are the same, and a round is still yielded
+    only when it is durable. If you stop between rounds, the clients have trained one round for nothing.
     """
     _check(share, drop_out)
     rule = with_buffers(aggregate, history.charter.layout)
@@ -81,7 +81,7 @@ def train(
             useless = tuple(Rejection(client, BEYOND) for client in updates.clients)
             updates, rejected, step = no_updates(len(model)), (*rejected, *useless), np.zeros_like(model)
         after = model + step
-        ended = max(began, clock())  # the machine's clock may be set back meanwhile
+        ended = max(began, clock())  # the clock may have been set back
         waiting = partial(answers, index + 1, after)
         if ahead and index + 1 < rounds:
             waiting = _begun(waiting)
@@ -96,13 +96,13 @@ def train(
 
 
 def _begun(work: Callable[[], Answer]) -> Callable[[], Answer]:
-    """Begin this work in another thread; the function that waits for it. It is left behind at an exit."""
+    """Start this work in a daemon thread; return a function that waits for its result."""
     found: Future[Answer] = Future()
 
     def run() -> None:
         try:
             found.set_result(work())
-        except BaseException as problem:  # raised where it is waited for
+        except BaseException as problem:  # raised again by the waiting function
             found.set_exception(problem)
 
     Thread(target=run, daemon=True).start()
@@ -110,7 +110,7 @@ def _begun(work: Callable[[], Answer]) -> Callable[[], Answer]:
 
 
 def _step(rule: Aggregate, model: Vector, updates: Updates) -> Vector | None:
-    """G_t, zero if nobody answered; None if M_t + G_t overflows float32."""
+    """Return G_t: zero if nobody answered, None if M_t + G_t overflows float32."""
     if not updates.clients:
         return np.zeros_like(model)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -121,7 +121,7 @@ def _step(rule: Aggregate, model: Vector, updates: Updates) -> Vector | None:
 def taking_part(
     clients: Sequence[ClientId], round: int, *, seed: int, share: float, drop_out: float
 ) -> tuple[ClientId, ...]:
-    """The clients that answer in this round."""
+    """Return the clients that answer in this round."""
     everyone = sorted(clients)
     count = max(1, int(np.rint(share * len(everyone))))
     asked = rng_for(seed, "participants", round).permutation(len(everyone))[:count]

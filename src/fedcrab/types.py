@@ -1,4 +1,4 @@
-"""The values that everything else passes around. All are frozen; a change is a new value."""
+"""The values that the rest of fedcrab passes around. All are frozen; a change makes a new value."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedcrab.errors import ConfigError, RecordError, shown
 
 Vector = NDArray[np.float32]
 ClientId = str
-MOST_DIMENSIONS = 32  # of a tensor, in every version of numpy
+MOST_DIMENSIONS = 32  # per tensor: the limit of every supported version of numpy
 
 
 def natural(client: ClientId) -> tuple[tuple[bool, int, str], ...]:
-    """A key that sorts ids as people count: 2 before 10."""
+    """Return a sort key that orders numbers inside ids by value: 2 before 10."""
     parts = re.findall(r"[0-9]{1,18}|[^0-9]+", client)
     return tuple((not p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in parts)
 
@@ -31,40 +31,40 @@ class Field:
 
     name: str
     shape: tuple[int, ...]
-    trained: bool = True  # False for a buffer: averaged, never calibrated, no part of any norm
+    trained: bool = True  # False for a buffer: averaged, but never calibrated and not part of any norm
     integer: bool = False  # a counter, such as BatchNorm's; only buffers are integers
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of values in the tensor."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which slice of a flat vector is which tensor."""
+    """Says which slice of a flat vector is which tensor."""
 
     fields: tuple[Field, ...]
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.fields]
         if len(set(names)) != len(names):
-            raise ConfigError(f"a layout names each tensor once, got {names}")
+            raise ConfigError(f"tensor names in a layout must be unique, got {names}")
         if deep := [f.name for f in self.fields if len(f.shape) > MOST_DIMENSIONS]:
             raise ConfigError(f"tensor {deep[0]!r} has more than {MOST_DIMENSIONS} dimensions")
 
     @classmethod
     def flat(cls, size: int) -> Layout:
-        """The layout of a vector about which nothing more is known."""
+        """Return the layout of a vector whose tensors are not known."""
         return cls((Field("model", (size,)),))
 
     @property
     def size(self) -> int:
-        """How many numbers the vector has."""
+        """The length of the vector."""
         return sum(f.size for f in self.fields)
 
     def slices(self) -> dict[str, slice]:
-        """The place of each tensor."""
+        """Return the slice of each tensor."""
         places, start = {}, 0
         for f in self.fields:
             places[f.name] = slice(start, start + f.size)
@@ -72,12 +72,12 @@ class Layout:
         return places
 
     def views(self, vector: NDArray[np.float32]) -> Mapping[str, NDArray[np.float32]]:
-        """Each tensor as a view into the vector."""
+        """Return each tensor as a view into the vector."""
         places = self.slices()
         return {f.name: vector[places[f.name]].reshape(f.shape) for f in self.fields}
 
     def trained(self) -> tuple[slice, ...]:
-        """The stretches of trained numbers, neighbours joined."""
+        """Return the slices of trained parameters; adjacent ones are joined."""
         joined: list[slice] = []
         for f, place in zip(self.fields, self.slices().values(), strict=True):
             if not f.trained or f.size == 0:
@@ -99,7 +99,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """One round's answers, rows sorted by client id."""
+    """The updates of one round, one row per client, sorted by client id."""
 
     clients: tuple[ClientId, ...]
     vectors: NDArray[np.float32]  # (clients, d): local model minus the model it started from
@@ -109,7 +109,7 @@ class Updates:
         clients, vectors, weights = _ids(self.clients), _rows(self.vectors), _numbers(self.weights)
         if vectors.ndim != 2 or weights.shape != (len(clients),) or len(vectors) != len(clients):
             raise RecordError(
-                f"updates need one row and one weight a client: got {len(clients)} clients, "
+                f"updates need one row and one weight per client: got {len(clients)} clients, "
                 f"vectors of shape {vectors.shape}, weights of shape {weights.shape}"
             )
         object.__setattr__(self, "clients", clients)
@@ -126,18 +126,18 @@ class Updates:
 
     @classmethod
     def of(cls, answers: Mapping[ClientId, tuple[ArrayLike, float]]) -> Updates:
-        """From ``{client: (vector, examples)}``."""
+        """Build updates from ``{client: (vector, examples)}``."""
         clients = tuple(sorted(_ids(answers)))
         rows = [_rows(answers[c][0]) for c in clients]
         if len({row.shape for row in rows}) > 1:
             raise RecordError(
-                f"updates are vectors of one length, got shapes {shown({r.shape for r in rows})}"
+                f"all updates must be vectors of the same length, got shapes {shown({r.shape for r in rows})}"
             )
         vectors = np.stack(rows) if rows else np.zeros((0, 0), np.float32)
         return cls(clients, vectors, _numbers([answers[c][1] for c in clients]))
 
     def only(self, clients: Collection[ClientId]) -> Updates:
-        """The updates of these clients alone."""
+        """Return the updates of these clients only."""
         wanted = frozenset(clients)
         rows = [i for i, c in enumerate(self.clients) if c in wanted]
         if len(rows) == len(self.clients):
@@ -145,29 +145,29 @@ class Updates:
         return Updates(tuple(self.clients[i] for i in rows), self.vectors[rows], self.weights[rows])
 
     def without(self, clients: Collection[ClientId]) -> Updates:
-        """The updates of all but these clients."""
+        """Return the updates of all other clients."""
         return self.only(frozenset(self.clients) - frozenset(clients))
 
 
 def _ids(clients: Iterable[object]) -> tuple[ClientId, ...]:
-    """The ids of clients as plain texts."""
+    """Return the client ids as plain strings."""
     try:
         given = tuple(clients)
     except TypeError as error:
-        raise RecordError(f"updates need the ids of their clients, got {shown(clients)}") from error
+        raise RecordError(f"client ids must be a list of strings, got {shown(clients)}") from error
     if strange := [client for client in given if not isinstance(client, str)]:
-        raise RecordError(f"the id of a client is a text, got {shown(strange[0])}")
+        raise RecordError(f"a client id must be a string, got {shown(strange[0])}")
     return tuple(map(str, given))
 
 
 def _rows(vectors: object) -> NDArray[np.float32]:
-    """These numbers as float32; one that does not fit is infinite, and is refused where rows are judged."""
+    """Return the numbers as float32. Values that do not fit become infinite; screening rejects them later."""
     try:
         given = np.asarray(vectors)
-    except Exception as error:  # whatever a stranger's __array__ does
-        raise RecordError(f"updates are arrays of numbers, got {shown(vectors)}") from error
+    except Exception as error:  # a caller's __array__ may raise anything
+        raise RecordError(f"updates must be arrays of numbers, got {shown(vectors)}") from error
     if given.dtype.kind not in "fiu" and given.size:
-        raise RecordError(f"updates are arrays of numbers, got {shown(vectors)}")
+        raise RecordError(f"updates must be arrays of numbers, got {shown(vectors)}")
     with np.errstate(over="ignore", invalid="ignore"):
         return given.astype(np.float32, copy=False)
 
@@ -176,20 +176,20 @@ def _numbers(weights: object) -> NDArray[np.float64]:
     try:
         return np.asarray(weights, np.float64)
     except Exception as error:  # as above
-        raise RecordError(f"weights are numbers of examples, got {shown(weights)}") from error
+        raise RecordError(f"weights must be numbers of examples, got {shown(weights)}") from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServerState:
-    """Arrays by name and plain values: all that a server needs, beside the model, to make the next one."""
+    """What the server needs for the next round besides the model: named arrays and plain values."""
 
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
-    values: Mapping[str, Any] = field(default_factory=dict)  # as JSON has them
+    values: Mapping[str, Any] = field(default_factory=dict)  # any values that JSON can hold
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round as it happened: the model before it, what the clients sent, what was made of it."""
+    """One round: the model before it, the clients' updates, and the aggregate."""
 
     index: int
     start: Vector  # M_t
@@ -197,11 +197,11 @@ class Round:
     aggregate: Vector  # G_t; M_{t+1} = M_t + G_t
     loss: float  # of M_{t+1}, on the server's probe data
     divergence: float  # KL(p_t || p_{t+1}) on the probe data
-    rejected: tuple[Rejection, ...] = field(default=())  # who was left out before aggregation, and why
-    began: datetime | None = None  # when clients were asked; any time zone, kept in UTC
+    rejected: tuple[Rejection, ...] = field(default=())  # left out before aggregation, and why
+    began: datetime | None = None  # when the clients were asked; any time zone, stored in UTC
     ended: datetime | None = None  # when M_{t+1} was made
-    notes: str = ""  # whatever else the server wants to find here again: what it sent to the clients, say
-    server: ServerState | None = None  # what goes with M_{t+1}, such as the moments of an optimiser
+    notes: str = ""  # free text, for example what the server sent to the clients
+    server: ServerState | None = None  # belongs to M_{t+1}, for example the moments of an optimiser
 
     def __post_init__(self) -> None:
         for name in ("began", "ended"):
@@ -211,7 +211,7 @@ class Round:
 
 
 def utc_now() -> datetime:
-    """The time of this machine's clock, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
@@ -223,15 +223,15 @@ def _in_utc(name: str, when: object) -> datetime | None:
     try:
         there = when.astimezone(UTC)
     except OverflowError as error:
-        raise RecordError(f"{name} must be a time of this era, got {str(when)[:40]!r}") from error
+        raise RecordError(f"{name} is outside the range of dates, got {str(when)[:40]!r}") from error
     return datetime.combine(there.date(), there.time(), UTC)
 
 
 class Fleet(Protocol):
-    """The clients, wherever they run: one process, Ray, Flower SuperNodes."""
+    """The clients, wherever they run: in one process, on Ray, or as Flower SuperNodes."""
 
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """Let these clients train from ``model``; their updates, of those that answered."""
+        """Train these clients from ``model`` and return the updates of those that answered."""
         ...

@@ -1,8 +1,7 @@
-"""Sums over long vectors: float64, in a fixed order, a small block at a time.
+"""Arithmetic on long vectors: sums in float64, in a fixed order.
 
-Passes over a matrix of updates in stretches of columns.
-
-A stretch fits the processor's cache in float64, so sums are exact enough and the whole is never copied.
+A matrix of updates is processed in blocks of columns. A block fits the processor's cache in float64, so the
+matrix is never copied as a whole.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from fedcrab.types import Vector
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
-STRETCH = 1 << 18  # numbers at a time: 2 MB as float64
+STRETCH = 1 << 18  # numbers per block: 2 MB as float64
 
 
 def column_blocks(matrix: NDArray[np.float32]) -> Iterator[slice]:
-    """Slices that cover the columns."""
+    """Yield slices that cover the columns."""
     width = max(1, STRETCH // max(1, len(matrix)))
     for start in range(0, matrix.shape[1], width):
         yield slice(start, min(start + width, matrix.shape[1]))
 
 
 def sorted_stretches(matrix: NDArray[np.float32]) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-    """For each stretch its coordinates, one a row, the clients' values ascending."""
+    """Yield each block of columns transposed: one row per coordinate, the clients' values sorted."""
     for place in column_blocks(matrix):
         block = np.ascontiguousarray(matrix[:, place].T)
-        if np.shares_memory(block, matrix):  # one column or one client: the transpose is no copy
+        if np.shares_memory(block, matrix):  # with one column or one client the transpose is not a copy
             block = block.copy()
         block.sort(axis=1)
         yield place, block
@@ -50,7 +49,7 @@ def combination(coefficients: NDArray[np.float64], matrix: NDArray[np.float32]) 
 
 
 def squared_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
-    """‖u_c‖² for each row."""
+    """Return ‖u_c‖² of each row."""
     result = np.zeros(len(matrix))
     for place in column_blocks(matrix):
         block = matrix[:, place].astype(np.float64)
@@ -59,10 +58,10 @@ def squared_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def squared_distances(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
-    """‖u_c − u_c'‖² for each pair of rows.
+    """Return ‖u_c − u_c'‖² of each pair of rows.
 
-    From differences, not from a Gram matrix: near-equal rows lose no digits, and a pair's distance has the
-    same bits wherever its rows stand.
+    Computed from differences, not from a Gram matrix: nearly equal rows lose no digits, and the distance of
+    a pair does not depend on the positions of its rows.
     """
     result = np.zeros((len(matrix), len(matrix)))
     for place in column_blocks(matrix):
@@ -73,34 +72,34 @@ def squared_distances(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
     return result + result.T
 
 
-BLOCK = 2**16  # numbers looked at together: they stay in the cache
-DOT = 2**13  # numbers of one dot product, for the same reason
-PRODUCT = 2**18  # multiplications of one product of few rows: BLAS starts no threads for so few
-FEW = 64  # rows; with more of them a product has work enough for threads
+BLOCK = 2**16  # numbers processed together, so that they stay in the cache
+DOT = 2**13  # numbers per dot product, for the same reason
+PRODUCT = 2**18  # multiplications per product of few rows; BLAS starts no threads for so few
+FEW = 64  # rows; a product of more rows has enough work for threads
 Matrix64 = NDArray[np.float64]
 
 
 class Sliced(Protocol):
-    """A long vector of float64 numbers, on disk perhaps, of which one asks for a piece."""
+    """A long float64 vector, possibly on disk, that is read in pieces."""
 
     def copy_to(self, out: Matrix64, part: slice) -> None:
-        """Put the numbers of this piece there."""
+        """Copy the numbers of ``part`` into ``out``."""
         ...
 
 
 class InMemory:
-    """A vector in memory as such a vector."""
+    """A vector in memory with the interface of :class:`Sliced`."""
 
     def __init__(self, vector: NDArray[np.floating]) -> None:
         self._vector = vector
 
     def copy_to(self, out: Matrix64, part: slice) -> None:
-        """Put the numbers of this piece there."""
+        """Copy the numbers of ``part`` into ``out``."""
         out[:] = self._vector[part]
 
 
 def stretches(trained: Sequence[slice], rows: int) -> Iterator[slice]:
-    """The trained coordinates, cut so that ``rows`` rows of each piece are one block."""
+    """Yield slices of the trained coordinates, cut so that ``rows`` rows of each slice are one block."""
     width = max(256, BLOCK // max(rows, 1))
     for stretch in trained:
         for start in range(stretch.start, stretch.stop, width):
@@ -108,7 +107,7 @@ def stretches(trained: Sequence[slice], rows: int) -> Iterator[slice]:
 
 
 class _BlasThreads:
-    """How many blocks of code ask for one thread at the moment; the first sets it, the last sets it back."""
+    """Counts the callers that want one thread; the first sets the limit, the last removes it."""
 
     lock, asking = Lock(), 0
     limits: Any = None
@@ -117,10 +116,10 @@ class _BlasThreads:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Inside this block a product runs in the thread that asks for it.
+    """Run matrix products inside this block in the calling thread.
 
-    A thread of BLAS waits for its next product by spinning, and a product for all of its threads: on a busy
-    machine that costs ten times the work. Threads of our own, each with a product of its own, do neither.
+    A BLAS thread spins while it waits, and a product waits for all its threads. On a busy machine this costs
+    ten times the work. Our own threads, each with its own product, avoid both.
     """
     with _BlasThreads.lock:
         if not _BlasThreads.asking:
@@ -137,7 +136,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def in_halves(work: Callable[[Sequence[Part]], Result], parts: Sequence[Part]) -> list[Result]:
-    """What ``work`` gives of the first and of the second half of the parts, each in a thread of its own."""
+    """Call ``work`` on the first and on the second half of the parts, each in its own thread."""
     middle = (len(parts) + 1) // 2
     if middle == len(parts):
         return [work(parts)]
@@ -147,7 +146,7 @@ def in_halves(work: Callable[[Sequence[Part]], Result], parts: Sequence[Part]) -
 
 
 def add_products(gram: Matrix64, block: Matrix64) -> None:
-    """Gram += block·blockᵀ, a few columns at a time: of few rows, so few that BLAS starts no threads."""
+    """Gram += block·blockᵀ, a few columns at a time, so that BLAS starts no threads for few rows."""
     rows = len(block)
     width = PRODUCT // (rows * (rows + 1)) if rows <= FEW else block.shape[1]
     for start in range(0, block.shape[1], width):
@@ -156,7 +155,7 @@ def add_products(gram: Matrix64, block: Matrix64) -> None:
 
 
 def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -> float:
-    """‖vector‖₂ over the trained coordinates (all, unless told)."""
+    """Return ‖vector‖₂ over the trained coordinates, by default over all."""
     total = 0.0
     for part in stretches(trained or (slice(0, len(vector)),), BLOCK // DOT):
         block = vector[part].astype(np.float64)
@@ -165,7 +164,7 @@ def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -
 
 
 def distance(left: Vector, right: Vector, trained: Sequence[slice]) -> float:
-    """‖left - right‖₂ over the trained coordinates, without a third vector."""
+    """Return ‖left - right‖₂ over the trained coordinates, without allocating a third vector."""
     total = 0.0
     for part in stretches(trained or (slice(0, len(left)),), BLOCK // DOT):
         block = (left[part] - right[part]).astype(np.float64)
@@ -193,7 +192,7 @@ def weighted_mean(
 
 
 def is_finite(vector: NDArray[np.floating]) -> bool:
-    """Whether every number is finite: one product tells of most vectors, else block by block."""
+    """Return whether every number is finite. One product decides this for most vectors."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.dot(vector, vector)):
             return True
