@@ -130,7 +130,7 @@ def test_what_a_client_sends_is_hostile(tmp_path: Path) -> None:
         after = history.record(answers)
         assert after["model"].tolist() == [1.0, 1.0]
         assert {r.client for r in history.rounds[0].rejected} == {"b", "c", "d"}
-        with pytest.raises(RecordError, match="was made with this answer"):
+        with pytest.raises(RecordError, match="model includes this answer"):
             history.record(answers, model=np.ones(2, np.float32))
         assert history.record({"b": ([np.inf, 0.0], 1)})["model"].tolist() == [1.0, 1.0]
         with pytest.raises(RecordError, match="not both"):

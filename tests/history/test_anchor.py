@@ -78,7 +78,7 @@ def test_a_head_noted_while_training_covers_the_rounds_before_it(tmp_path: Path)
 
 @pytest.mark.parametrize("head", ["", "abc", "g" * 64, "a" * 65])
 def test_a_head_that_cannot_be_one_is_refused(head: str, closed: Path) -> None:
-    with pytest.raises(ConfigError, match="64 digits"):
+    with pytest.raises(ConfigError, match="64 hexadecimal digits"):
         History.verify(closed, head=head)
 
 
@@ -92,14 +92,14 @@ def test_a_signed_head_holds_for_its_key_alone(closed: Path, tmp_path: Path) -> 
     assert verify(closed).signature == "not checked"
     assert (verify(closed).problems, verify(closed).signed) == ([], 8)
     (problem,) = History.verify(closed, key=other)
-    assert "another key" in problem
+    assert "not the key" in problem
     rewrite(closed)
-    assert "the head that was signed is not in the chain" in History.verify(closed, key=public)[0]
+    assert "the signed head is not in the chain" in History.verify(closed, key=public)[0]
     seal_of_rewritten = {**table, "head": History.open(closed).contents.head}
     (closed / "ledger.signature").write_text(json.dumps(seal_of_rewritten))
     assert History.verify(closed) == []
     (problem,) = History.verify(closed, key=public)
-    assert "does not hold for this head" in problem
+    assert "not valid for this head" in problem
 
 
 def test_an_open_history_can_be_signed_and_grows_on(tmp_path: Path) -> None:
@@ -225,8 +225,8 @@ def test_the_least_residual_is_that_of_a_search() -> None:
 
 FORGERIES = {
     "a norm": ({"norms": 1e3}, "the norm of client '0'"),
-    "a cosine": ({"cosines": -0.99}, "no aggregate has these"),
-    "a cosine above 1": ({"cosines": 1.5}, "a cosine above 1"),
+    "a cosine": ({"cosines": -0.99}, "no aggregate can have these"),
+    "a cosine above 1": ({"cosines": 1.5}, "a cosine is above 1"),
 }
 
 
@@ -248,4 +248,4 @@ def test_a_kept_update_that_the_ledger_does_not_know_is_named(tmp_path: Path) ->
     content, entries, digest = forge.edited(ledger, edit)
     forge.put_ledger(tmp_path / "h", content, entries, digest)
     (problem,) = History.verify(tmp_path / "h")
-    assert "the update of client '2' has another sha256" in problem
+    assert "the update of client '2' has a different sha256" in problem

@@ -108,7 +108,7 @@ def test_bytes_from_a_stranger_give_no_infinity(place: slice, value: np.generic)
     packing = Packing(Layout.flat(300))
     packed = packing.pack(np.ones((1, 300), np.float32))
     packed[0, place] = np.frombuffer(value.tobytes(), np.uint8)
-    with pytest.raises(DamagedError, match="no finite number"):
+    with pytest.raises(DamagedError, match="not a finite number"):
         packing.unpack(packed)
 
 

@@ -59,7 +59,7 @@ def test_a_rewritten_round_of_a_closed_history_is_refused_when_it_is_read(tmp_pa
     history = History.open(tmp_path / "h")
     assert history.rounds[1].clients
     for use in (lambda: history.rounds[2].clients, lambda: plan(history, {"0"})):
-        with pytest.raises(DamagedError, match="round 2 is not what its hash says"):
+        with pytest.raises(DamagedError, match="round 2 does not match its hash"):
             use()
     assert any("round 2" in problem for problem in History.verify(tmp_path / "h"))
 

@@ -173,7 +173,7 @@ def test_models_of_ordinary_depth(name: str, tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a row that is not finite": (
         {"updates": Updates(("a", "b"), np.array([[1, 0], [np.nan, 0]], np.float32), np.ones(2))},
-        "client 'b' is in the aggregate and cannot be recorded: the update has values that are not finite",
+        "client 'b' is in the aggregate but cannot be recorded: the update has values that are not finite",
     ),
     "an id with a space at its end": (
         {"updates": Updates(("a", "b "), np.ones((2, 2), np.float32), np.ones(2))},
@@ -190,17 +190,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "the number of examples is",
     ),
     "other rows": ({"updates": Updates(("a",), np.ones((1, 3), np.float32), np.ones(1))}, "3 numbers"),
-    "a step by nobody": ({"updates": no_updates(2)}, "its aggregate must be zero"),
+    "a step by nobody": ({"updates": no_updates(2)}, "the aggregate must be zero"),
     "an overflow": (
         {"start": np.full_like(MODEL, LARGEST), "aggregate": np.full_like(MODEL, LARGEST)},
-        "beyond float32",
+        "overflows float32",
     ),
     "a text for a loss": ({"loss": "low"}, "the loss must be a number"),
     "a huge loss": ({"loss": 10**400}, "the loss must be a number, got a whole number of 1329 bits"),
     "an array for a divergence": ({"divergence": np.ones(1)}, "the divergence must be a number"),
-    "a huge index": ({"index": 10**5000}, "round 0 comes next"),
-    "an index that is an array": ({"index": np.zeros(1)}, "round 0 comes next"),
-    "true for an index": ({"index": False}, "round 0 comes next"),
+    "a huge index": ({"index": 10**5000}, "expected round 0"),
+    "an index that is an array": ({"index": np.zeros(1)}, "expected round 0"),
+    "true for an index": ({"index": False}, "expected round 0"),
     "a list for a vector": ({"start": [0.0, 0.0]}, "start must be 2 float32"),
     "words for rejections": ({"rejected": ("b",)}, "rejected must be"),
     "no updates": ({"updates": None}, "fedcrab.Updates"),
@@ -268,7 +268,7 @@ def test_the_last_round_again_is_accepted_only_if_everything_is_the_same(
     head = history.contents.head
     history.record(trained.rounds[-1])
     with pytest.raises(
-        RecordError, match=f"round 1 is recorded already, with other .*{what}.*; round 2 comes"
+        RecordError, match=f"round 1 is already recorded, with different .*{what}.*; the next round is 2"
     ):
         history.record(CHANGES[what](trained.rounds[-1]))
     history.release()
@@ -282,7 +282,7 @@ def test_a_step_that_is_lost_in_the_model_is_still_another_step(tmp_path: Path) 
     start = np.full(2, 1e30, np.float32)
     with create(tmp_path / "h", model=start) as history:
         history.record(one_round(start=start, aggregate=np.array([1, 0], np.float32)))
-        with pytest.raises(RecordError, match="other aggregate"):
+        with pytest.raises(RecordError, match="different aggregate"):
             history.record(one_round(start=start, aggregate=np.array([0, 1], np.float32)))
 
 

@@ -98,7 +98,7 @@ def test_a_killed_training_resumes_with_half_of_it_elsewhere(tmp_path: Path, pla
     recorded(history, range(5))
     history.release()
     assert len(snapshots(tmp_path / "far")) > 0
-    with pytest.raises(HistoryError, match="no closed history there"):
+    with pytest.raises(HistoryError, match="no closed history found there"):
         History.open(place)
     history = History.resume(tmp_path / "h")
     recorded(history, range(5, ROUNDS))
@@ -135,7 +135,7 @@ def test_an_upload_goes_on_with_what_is_missing(tmp_path: Path, place: str) -> N
     history.upload(place, keep=False)
     assert snapshots(tmp_path / "h") == []
     assert History.verify(tmp_path / "h") == []
-    with pytest.raises(HistoryError, match="another history is there"):
+    with pytest.raises(HistoryError, match="contains another history"):
         History.open(made(tmp_path / "other", size=10)).upload(place)
 
 
@@ -272,7 +272,7 @@ def test_on_s3_with_real_multipart_uploads_and_the_connection_cut(
     far = History.open("s3://trial/h")
     assert far.contents.head == history.contents.head
     s3(0)
-    with pytest.raises(HistoryError, match="is not fetched"):
+    with pytest.raises(HistoryError, match="was not fetched"):
         far.final_model()
     assert snapshots(far.path) == []
     s3(10**12)

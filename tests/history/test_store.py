@@ -167,7 +167,7 @@ def test_the_last_round_may_be_recorded_again_but_not_changed(tmp_path: Path) ->
     head = history.contents.head
     history.record(trained.rounds[0])
     assert history.contents.head == head
-    with pytest.raises(RecordError, match="round 1 comes next, got round 2"):
+    with pytest.raises(RecordError, match="expected round 1, got round 2"):
         history.record(trained.rounds[2])
     history.close()
 

@@ -71,12 +71,12 @@ def test_signed_is_said_only_of_what_was_checked_by_a_key(place: Path, tmp_path:
         return found["signed"], found["signature"]
 
     assert said(None) == (False, "is not signed")
-    assert "missing, where a key was given" in said(public)[1]
+    assert "missing, but a key was given" in said(public)[1]
     certify_recovery(folder, key=private)
     assert said(None) == (False, "has a signature that was not checked (report --key does)")
     assert said(public)[0]
     assert said(other)[1].startswith(
-        f"is not signed by the key in {other} (signature.public_key: another key"
+        f"is not signed by the key in {other} (signature.public_key: not the key"
     )
     text = (folder / "certificate.json").read_text()
     (folder / "certificate.json").write_text(text.replace('"rounds": 6', '"rounds": 5'))

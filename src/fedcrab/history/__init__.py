@@ -1,4 +1,4 @@
-"""What the server keeps while a model trains."""
+"""The history: what the server stores while a model trains."""
 
 from fedcrab.history.history import History
 from fedcrab.history.selection import Compact, Every, Everything, Selective

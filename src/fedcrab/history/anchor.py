@@ -1,8 +1,8 @@
-"""An anchor outside: the head of a history, noted elsewhere or signed.
+"""An anchor outside the history: its head, noted elsewhere or signed.
 
-Whoever can write a history's directory can rewrite the whole chain. A head noted elsewhere, or signed with a
-key that is not there, shows it: every entry up to a head follows from it, so a head that is found in the
-chain proves everything before it unchanged.
+Anyone who can write to a history's directory can rewrite the whole chain. A head that is noted elsewhere, or
+signed with a key that is stored elsewhere, reveals this: if the head is in the chain, every entry before it
+is unchanged.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Placed = tuple[int, Record | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """Heads to look for in a chain, and how many rounds each of those found covers."""
+    """Heads to look for in a chain, and how many rounds each head found covers."""
 
     wanted: frozenset[str]
     found: dict[str, int] = field(default_factory=dict)
 
     def watch(self, placed: Iterable[Placed]) -> Iterator[Placed]:
-        """The same entries, looked at in passing."""
+        """Yield the same entries, and note the heads among them."""
         rounds = 0
         for place, entry, digest in placed:
             rounds += isinstance(entry, RoundRecord)
@@ -44,51 +44,51 @@ class Anchors:
 
 
 def checked_head(text: str) -> str:
-    """A head as somebody typed it; ``ConfigError`` where it cannot be one."""
+    """Return a head that a user typed; raise ``ConfigError`` if it cannot be one."""
     head = text.strip().lower()
     if not is_hash(head):
-        raise ConfigError(f"a head is 64 digits of hexadecimal, got {text[:80]!r}")
+        raise ConfigError(f"a head must be 64 hexadecimal digits, got {text[:80]!r}")
     return head
 
 
 def read_signature(directory: Path) -> dict[str, Any] | None:
-    """What ``seal`` left in a history, its shape checked; None where there is nothing."""
+    """Return the signature that ``seal`` stored in a history, its format checked; None if there is none."""
     path = directory / SIGNATURE
     if not path.exists() and not path.is_symlink():
         return None
     try:
         table = json.loads(read_regular(path, limit=LARGEST))
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: not the signature of a head") from error
+        raise DamagedError(f"{path}: not a valid signature of a head") from error
     if (
         not isinstance(table, dict)
         or {*table} != {"format", "head", "rounds", "closed", PLACE}
         or table["format"] != FORMAT
         or not is_hash(table["head"])
     ):
-        raise DamagedError(f"{path}: not the signature of a head")
+        raise DamagedError(f"{path}: not a valid signature of a head")
     return table
 
 
 def anchor_problems(
     directory: Path, anchors: Anchors, *, head: str | None, signed: Mapping[str, Any] | None, key: Path | None
 ) -> list[str]:
-    """What a noted head, or a signature and a public key, say against a history."""
+    """Return how a history contradicts a noted head, or a signature and a public key."""
     problems = []
     if head is not None and head not in anchors.found:
-        problems.append(f"{directory}: the head {head} is not in its chain; it was rewritten, or is another")
+        problems.append(f"{directory}: the head {head} is not in its chain: rewritten, or another history")
     if signed is not None and anchors.found.get(signed["head"]) != signed["rounds"]:
-        problems.append(f"{directory / SIGNATURE}: the head that was signed is not in the chain")
+        problems.append(f"{directory / SIGNATURE}: the signed head is not in the chain")
     if key is not None:
         if signed is None:
-            return [*problems, f"{directory / SIGNATURE}: missing, where a key was given to check it by"]
+            return [*problems, f"{directory / SIGNATURE}: missing, but a key was given to check it with"]
         found = problems_of(signed[PLACE], _message(signed), key, what="head")
         problems += [f"{directory / SIGNATURE}: {problem}" for problem in found]
     return problems
 
 
 def write_signature(directory: Path, contents: LedgerState, key: Path) -> dict[str, Any]:
-    """Sign the head of a history with this private key, and leave the signature in its directory."""
+    """Sign the head of a history with this private key, and write the signature to its directory."""
     table = {
         "format": FORMAT,
         "head": contents.head,
@@ -104,6 +104,6 @@ def write_signature(directory: Path, contents: LedgerState, key: Path) -> dict[s
 
 
 def _message(table: Mapping[str, Any]) -> bytes:
-    """What is signed: sorted keys, no spaces, the signature left out."""
+    """Return the bytes that are signed: JSON with sorted keys, without spaces and without the signature."""
     facts = {name: value for name, value in table.items() if name != PLACE}
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("ascii")

@@ -1,4 +1,4 @@
-"""A round of a loop of one's own: from the clients' local models to the round that is recorded."""
+"""Make a round from the clients' local models, for your own training loop."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fedcrab.vectors import norm
 if TYPE_CHECKING:
     from fedcrab.history.history import History
 
-ClientAnswers = Mapping[ClientId, tuple[Any, float]]  # each client's local model, and its examples
+ClientAnswers = Mapping[ClientId, tuple[Any, float]]  # each client's local model and number of examples
 
 
 class ServerProbe(Protocol):
-    """What the server can tell of a model by itself."""
+    """What the server can measure about a model on its own examples."""
 
     def loss(self, model: Vector) -> float:
-        """F(model)."""
+        """Return the loss F(model)."""
         ...
 
     def divergence(self, before: Vector, after: Vector) -> float:
-        """KL(p_before ‖ p_after)."""
+        """Return KL(p_before ‖ p_after)."""
         ...
 
 
@@ -41,16 +41,16 @@ def round_of_answers(
     probe: ServerProbe | None = None,
     aggregate: Aggregate | None = None,
 ) -> Round:
-    """The round that these answers to the last recorded model make."""
+    """Return the round made from these answers to the last recorded model."""
     start, layout = history.final_model(), history.charter.layout
     if model is not None and aggregate is not None:
-        raise RecordError("give the model after the round or the rule that makes it, not both")
+        raise RecordError("give either the model after the round or the rule that makes it, not both")
     updates, rejected = _usable(answers, start, history)
     if model is not None:
         if rejected:
             raise RecordError(
-                f"client {rejected[0].client}: {rejected[0].reason}; the model was made with this answer, so "
-                "that the round cannot be recorded without it"
+                f"client {rejected[0].client}: {rejected[0].reason}; the model includes this answer, so "
+                "the round cannot be recorded without it"
             )
         step = flatten(model, layout) - start
     elif updates.clients:
@@ -65,7 +65,7 @@ def round_of_answers(
 
 
 def _usable(answers: ClientAnswers, start: Vector, history: History) -> tuple[Updates, tuple[Rejection, ...]]:
-    """Each answer less the model that it was trained from; whoever sent something else is left out."""
+    """Return each answer minus the model that it was trained from, and the rejected clients."""
     found: dict[ClientId, tuple[Vector, float]] = {}
     rejected: list[Rejection] = []
     for client, (local, examples) in answers.items():
@@ -80,5 +80,5 @@ def _usable(answers: ClientAnswers, start: Vector, history: History) -> tuple[Up
 
 
 def _measured(before: Vector, after: Vector, moved: float, probe: ServerProbe | None) -> tuple[float, float]:
-    """Loss and divergence by the server's own examples; without any, unknown and how far the model moved."""
+    """Return loss and divergence on the probe; without one, an unknown loss and how far the model moved."""
     return (math.nan, moved) if probe is None else (probe.loss(after), probe.divergence(before, after))

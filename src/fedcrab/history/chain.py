@@ -1,8 +1,8 @@
-"""The head of a history: how many entries were acknowledged, and what the ledger's main file must be.
+"""The hash chain and its head: how many entries were acknowledged, and the hash of the last one.
 
-``ledger.head`` is written after each commit. It makes a lost tail visible: a WAL that was cut off or not
-copied. Once a history is closed it also carries the sha256 of the ledger's file, so that every byte is
-covered, also those that SQLite itself does not look at.
+``ledger.head`` is written after each commit. It reveals a lost tail, for example a WAL file that was cut off
+or not copied. When a history is closed, the head also stores the sha256 of the ledger file, so that every
+byte is covered, including those that SQLite ignores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GENESIS = hashlib.sha256(b"fedcrab history").hexdigest()
 
 
 def link(previous: str, entry: Record) -> str:
-    """The hash of an entry: over the hash of the one before it and all its facts."""
+    """Return the hash of an entry: over the hash of the previous entry and all its facts."""
     facts = json.dumps(entry.facts(), separators=(",", ":"))
     return hashlib.sha256(f"{previous}\n{facts}".encode()).hexdigest()
 
@@ -33,14 +33,14 @@ SNAPSHOTS = "snapshots"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What was acknowledged last."""
+    """The last acknowledged entry."""
 
     entries: int
     hash: str
-    ledger: str | None  # the sha256 of the ledger's file, once the history is closed
+    ledger: str | None  # the sha256 of the ledger file; None until the history is closed
 
     def write(self, directory: Path) -> None:
-        """Put it on the disk, whole."""
+        """Write the head to the disk, completely or not at all."""
         facts = json.dumps(asdict(self), separators=(",", ":"))
         check = hashlib.sha256(facts.encode()).hexdigest()
         write_named(directory / HEAD, [f"{facts}\n{check}\n".encode()])
@@ -48,22 +48,22 @@ class Head:
 
     @classmethod
     def read(cls, directory: Path) -> Head:
-        """The head of a history, checked."""
+        """Return the head of a history, checked."""
         path = directory / HEAD
         content = read_regular(path, limit=4096)
         try:
             facts, check, rest = content.decode("ascii").split("\n")
             if rest or hashlib.sha256(facts.encode()).hexdigest() != check:
-                raise DamagedError(f"{path}: its content is not what its own hash says")
+                raise DamagedError(f"{path}: its content does not match its own hash")
             head = cls(**json.loads(facts))
         except (ValueError, TypeError, RecursionError) as error:
-            raise DamagedError(f"{path}: not the head of a history") from error
+            raise DamagedError(f"{path}: not a valid head of a history") from error
         if not isinstance(head.entries, int) or not is_hash(head.hash):
-            raise DamagedError(f"{path}: not the head of a history")
+            raise DamagedError(f"{path}: not a valid head of a history")
         return head
 
     def problem(self, directory: Path) -> str | None:
-        """What is wrong with the ledger's file, if anything."""
+        """Return what is wrong with the ledger file, or None."""
         if self.ledger is None or hash_regular(directory / LEDGER) == self.ledger:
             return None
-        return f"{directory / LEDGER}: its bytes are not those that were sealed (sha256 differs)"
+        return f"{directory / LEDGER}: changed since it was sealed (sha256 differs)"

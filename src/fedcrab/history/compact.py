@@ -1,4 +1,4 @@
-"""Updates in a few bits: blocks of 256 numbers, each with one scale, symmetric around zero.
+"""Updates in a few bits per number: blocks of 256 numbers, each with one scale, symmetric around zero.
 
     s = max |u_i| / Q,  Q = 2^(bits-1) - 1;      code_i = round(u_i / s) in -Q … Q;      q_i = s · code_i
 
@@ -29,17 +29,17 @@ from fedcrab.types import Layout
 
 BLOCK = 256  # numbers that share a scale
 BITS = (2, 4, 8)  # a byte holds a whole number of codes
-TINY = 2.0**-100  # a row without a larger number is zero: 1/s must be a float32
+TINY = 2.0**-100  # a row without a larger number is stored as zeros, because 1/s must be a float32
 HUGE = 1e38  # above it s·Q may round to infinity
-ROUNDING = 2.0**-22  # of the largest number: what u/s and s·code lose in float32
-AT_ONCE = 2**9  # blocks packed together: they stay in the cache
+ROUNDING = 2.0**-22  # of the largest number: what float32 loses in u/s and s·code
+AT_ONCE = 2**9  # blocks packed together, so that they stay in the cache
 Bytes = NDArray[np.uint8]
 Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How the rows of one layout are packed."""
+    """Packs the rows of one layout."""
 
     layout: Layout
     bits: int = 4
@@ -49,12 +49,12 @@ class Packing:
 
     @property
     def levels(self) -> int:
-        """Q: codes go from -Q to Q."""
+        """Q: codes are between -Q and Q."""
         return int(2 ** (self.bits - 1) - 1)
 
     @property
     def trained(self) -> int:
-        """How many numbers of a row are quantised."""
+        """How many numbers per row are quantised."""
         return sum(part.stop - part.start for part in self.layout.trained())
 
     @property
@@ -64,12 +64,12 @@ class Packing:
 
     @property
     def width(self) -> int:
-        """The bytes of a packed row."""
+        """How many bytes a packed row has."""
         codes = self.blocks * BLOCK * self.bits // 8
         return 8 + 2 * self.blocks + codes + 4 * (self.layout.size - self.trained)
 
     def pack(self, *parts: Rows) -> Bytes:
-        """Each row of these matrices, one after the other, in ``width`` bytes; rows must be finite."""
+        """Pack each row of these matrices, in order, into ``width`` bytes. Rows must be finite."""
         packed = np.zeros((sum(map(len, parts)), self.width), np.uint8)
         place, codes = 8 + 2 * self.blocks, self.blocks * BLOCK * self.bits // 8
         trained, buffers, scratch = self._trained_places(), self._buffer_places(), _Scratch.empty()
@@ -84,17 +84,17 @@ class Packing:
     def _pack_row(
         self, numbers: Rows, scales: NDArray[np.float16], codes: Bytes, scratch: _Scratch
     ) -> tuple[np.float32, np.float32]:
-        """Fill in the scales and codes of a row's blocks; gives its largest number and its error's length."""
+        """Fill in a row's scales and codes; return its largest number and the norm of its error."""
         pieces = list(_pieces(numbers))
         highest = np.concatenate([_highest(piece, scratch.one) for piece in pieces]).astype(np.float64)
         largest = float(highest.max(initial=0))
-        if largest < TINY:  # zeros have the code Q, so that a scale has nothing to do with it
+        if largest < TINY:  # zeros have the code Q whatever the scale
             codes[:] = self._byte_of_zeros()
             return np.float32(0), _rounded_up(float(np.linalg.norm(numbers.astype(np.float64))))
         scales[:] = _float16_up(highest / (largest * self.levels))
         steps = scales.astype(np.float64) * largest
         inverse = np.divide(1, steps, out=np.zeros_like(steps), where=steps > 0).astype(np.float32)
-        squares, width = np.empty(len(steps), np.float32), BLOCK * self.bits // 8  # bytes of a block
+        squares, width = np.empty(len(steps), np.float32), BLOCK * self.bits // 8  # bytes per block
         for at, piece in zip(range(0, len(steps), AT_ONCE), pieces, strict=True):
             some, place = slice(at, at + AT_ONCE), slice(at * width, (at + AT_ONCE) * width)
             squares[some] = self._pack_blocks(piece, inverse[some], codes[place], scratch)
@@ -102,7 +102,7 @@ class Packing:
         return np.float32(largest), _rounded_up(error + largest * ROUNDING * float(np.sqrt(self.trained)))
 
     def _pack_blocks(self, piece: Rows, inverse: Rows, codes: Bytes, scratch: _Scratch) -> Rows:
-        """Σ ((q - u) / s)² of each of these blocks, their codes filled in."""
+        """Fill in the codes of these blocks; return Σ ((q - u) / s)² of each."""
         scaled, rounded = scratch.one[: len(piece)], scratch.two[: len(piece)]
         small = scratch.codes[: len(piece)]
         np.multiply(piece, inverse[:, None], out=scaled)
@@ -118,7 +118,7 @@ class Packing:
         return sum(self.levels << shift for shift in range(0, 8, self.bits))
 
     def unpack(self, packed: Bytes) -> Rows:
-        """The rows q, a float32 each, and buffers as they were."""
+        """Return the rows q as float32; buffers are exact."""
         self.check(packed)
         rows = np.empty((len(packed), self.layout.size), np.float32)
         trained, buffers = self._trained_places(), self._buffer_places()
@@ -139,7 +139,7 @@ class Packing:
         return numbers[: self.trained]
 
     def _numbers_of_bytes(self) -> NDArray[np.generic]:
-        """For each byte the codes in it, less Q, as float32 side by side in one item."""
+        """Return, for each byte, its codes minus Q as float32, side by side in one item."""
         shifts = np.arange(8 - self.bits, -1, -self.bits)
         codes = (np.arange(256)[:, None] >> shifts) & (2**self.bits - 1)
         side_by_side = {2: np.complex128, 4: np.float64, 8: np.float32}[self.bits]
@@ -147,12 +147,12 @@ class Packing:
         return numbers.reshape(-1)
 
     def errors(self, packed: Bytes) -> NDArray[np.float64]:
-        """‖q - u‖ of each row over the trained numbers, as measured when it was packed."""
+        """Return ‖q - u‖ of each row over the trained numbers, as measured when it was packed."""
         self.check(packed)
         return np.ascontiguousarray(packed[:, 4:8]).view("<f4").reshape(-1).astype(np.float64)
 
     def check(self, packed: Bytes) -> None:
-        """Whatever wrote these bytes, they give finite numbers."""
+        """Raise ``DamagedError`` unless these bytes unpack to finite numbers."""
         if packed.ndim != 2 or packed.shape[1] != self.width or packed.dtype != np.uint8:
             raise DamagedError(f"packed updates must be rows of {self.width} bytes, got {packed.shape}")
         heads = np.ascontiguousarray(packed[:, :8]).view("<f4")
@@ -161,10 +161,10 @@ class Packing:
         buffers = np.ascontiguousarray(packed[:, tail:]).view("<f4")
         sound = (heads >= 0).all() and (scales >= 0).all() and (scales <= 1).all()
         if not (sound and np.isfinite(heads).all() and np.isfinite(buffers).all()):
-            raise DamagedError("packed updates have a scale or a buffer that is no finite number")
+            raise DamagedError("packed updates have a scale or a buffer that is not a finite number")
 
     def _trained_places(self) -> NDArray[np.intp] | None:
-        """Where the trained numbers are; None where that is everywhere."""
+        """Return where the trained numbers are; None if all numbers are trained."""
         if self.trained == self.layout.size:
             return None
         return np.concatenate([np.arange(p.start, p.stop) for p in self.layout.trained()] or [np.arange(0)])
@@ -177,14 +177,14 @@ class Packing:
 
 
 def check_bits(bits: int) -> None:
-    """A code has 2, 4 or 8 bits."""
+    """Raise ``ConfigError`` unless a code has 2, 4 or 8 bits."""
     if not isinstance(bits, int) or isinstance(bits, bool) or bits not in BITS:
         raise ConfigError(f"bits must be 2, 4 or 8, got {shown(bits)}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Scratch:
-    """Space for the blocks that are packed together, used again and again: it stays in the cache."""
+    """Reused memory for the blocks that are packed together, so that it stays in the cache."""
 
     one: Rows
     two: Rows
@@ -197,7 +197,7 @@ class _Scratch:
 
 
 def _pieces(numbers: Rows) -> Iterator[Rows]:
-    """A row's blocks, AT_ONCE of them at a time; the last block is filled up with zeros."""
+    """Yield a row's blocks, AT_ONCE at a time; the last block is padded with zeros."""
     for at in range(0, len(numbers), AT_ONCE * BLOCK):
         piece = numbers[at : at + AT_ONCE * BLOCK]
         if len(piece) % BLOCK:
@@ -206,26 +206,26 @@ def _pieces(numbers: Rows) -> Iterator[Rows]:
 
 
 def _highest(piece: Rows, scratch: Rows) -> Rows:
-    """The largest |u_i| of each block; floats above zero are in the order of their bits."""
+    """Return the largest |u_i| of each block. Positive floats sort like their bits."""
     bits = np.abs(piece, out=scratch[: len(piece)]).view(np.int32)
     found: Rows = np.maximum.reduce(bits, axis=1).view(np.float32)
     return found
 
 
 def _float16_up(values: NDArray[np.float64]) -> NDArray[np.float16]:
-    """The least float16 that is not below each value, of 0 to 1; the next float16 has the next bits."""
+    """Return the smallest float16 not below each value between 0 and 1: the next one has the next bits."""
     nearest = values.astype(np.float16)
     return (nearest.view(np.uint16) + (nearest < values)).astype(np.uint16).view(np.float16)
 
 
 def _rounded_up(value: float) -> np.float32:
-    """A float32 a little above a value, for what float32 sums lost; at most the largest there is."""
+    """Return a float32 slightly above a value, to cover what float32 sums lost; never infinite."""
     most = np.finfo(np.float32).max
     return np.nextafter(np.float32(min(value * (1 + 1e-5), float(most))), most) if value else np.float32(0)
 
 
 def _joined(codes: Bytes, bits: int) -> Bytes:
-    """Codes of ``bits`` side by side in bytes, the first of each pair in the high bits."""
+    """Pack codes of ``bits`` into bytes, the first of each pair in the high bits."""
     while (
         bits < 8
     ):  # a pair as one number: first + 2⁸·second; the product's high byte is 2^bits·first + second

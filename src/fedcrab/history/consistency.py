@@ -1,10 +1,10 @@
-"""Numbers of a round that must agree with each other, whatever hashes stand beside them.
+"""Checks that the numbers of a round agree with each other, independently of the hashes.
 
-The coordinates X of a round give every length and angle between its updates (up to ``gram_limit`` clients
-exactly). So ‖X_c‖ must be the norm of client c; and the cosines c with the aggregate must be those of *some*
-vector, whichever rule made it: there is a g with ‖g‖ ≤ 1 and ⟨X_c/‖X_c‖, g⟩ = c_c for every client. g may be
-shorter than 1 because an aggregate need not lie in the span of the updates. Sketched coordinates are random:
-they bound nothing for a single client, and are not compared.
+The coordinates X of a round give every length and angle between its updates, exactly for up to ``gram_limit``
+clients. So ‖X_c‖ must be the norm of client c. The cosines c with the aggregate must belong to *some* vector,
+whichever rule made it: there is a g with ‖g‖ ≤ 1 and ⟨X_c/‖X_c‖, g⟩ = c_c for every client. g may be shorter
+than 1, because an aggregate need not lie in the span of the updates. Sketched coordinates are random and
+bound nothing for a single client, so they are not compared.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fedcrab.history.records import RoundRecord
 from fedcrab.types import Vector
 from fedcrab.vectors import norm
 
-TOLERANCE = 1e-5  # far above rounding, far below what would move a decision
-SAFE_PIVOT = 1e-4  # of a triangle of unit rows; below it the quick way is not accurate enough
+TOLERANCE = 1e-5  # far above rounding errors, far below what could change a decision
+SAFE_PIVOT = 1e-4  # of a triangle of unit rows; below it the fast way is not accurate enough
 
 
 def round_problems(entry: RoundRecord) -> list[str]:
-    """What contradicts itself in a round, a sentence each."""
+    """Return the contradictions in a round, one sentence each."""
     if np.abs(entry.cosines).max(initial=0) > 1 + TOLERANCE or (entry.norms < 0).any():
-        return [f"round {entry.index}: a cosine above 1 or a negative norm"]
+        return [f"round {entry.index}: a cosine is above 1, or a norm is negative"]
     if entry.coordinates.sketched or not entry.clients:
         return []
     clients = len(entry.clients)
@@ -34,17 +34,17 @@ def round_problems(entry: RoundRecord) -> list[str]:
     wrong = np.abs(lengths - entry.norms) > TOLERANCE * np.maximum(lengths, entry.norms)
     if wrong.any():
         client = entry.clients[int(np.argmax(wrong))]
-        return [f"round {entry.index}: the norm of client {client!r} is not that of its coordinates"]
+        return [f"round {entry.index}: the norm of client {client!r} does not match its coordinates"]
     there = lengths > 0
-    if (entry.cosines == -1).all():  # of an aggregate that is zero
+    if (entry.cosines == -1).all():  # the aggregate is zero
         return []
     if not there.any() or not _is_attainable(rows[there] / lengths[there, None], entry.cosines[there]):
-        return [f"round {entry.index}: no aggregate has these cosines with these coordinates"]
+        return [f"round {entry.index}: no aggregate can have these cosines with these coordinates"]
     return []
 
 
 def _is_attainable(units: NDArray[np.float64], cosines: NDArray[np.float64]) -> bool:
-    """Whether some g with ‖g‖ ≤ 1 has these products with the unit rows."""
+    """Return whether some g with ‖g‖ ≤ 1 has these products with the unit rows."""
     square = units.shape[0] == units.shape[1]
     if square and np.abs(np.diagonal(units)).min() > SAFE_PIVOT:
         direction = np.linalg.solve(units, cosines)
@@ -54,7 +54,7 @@ def _is_attainable(units: NDArray[np.float64], cosines: NDArray[np.float64]) -> 
 
 
 def least_residual(units: NDArray[np.float64], cosines: NDArray[np.float64]) -> float:
-    """Min ‖U·g - c‖ over ‖g‖ ≤ 1: g = Σ s·b/(s² + μ) along the singular vectors, μ ≥ 0 by bisection."""
+    """Return min ‖U·g - c‖ over ‖g‖ ≤ 1: g = Σ s·b/(s² + μ) along the singular vectors, μ by bisection."""
     try:
         left, s, _ = np.linalg.svd(units, full_matrices=False)
     except np.linalg.LinAlgError:
@@ -79,14 +79,14 @@ def least_residual(units: NDArray[np.float64], cosines: NDArray[np.float64]) -> 
 def updates_problems(
     entry: RoundRecord, vectors: NDArray[np.float32], trained: tuple[slice, ...]
 ) -> list[str]:
-    """What the kept update vectors of a round say against its ledger."""
+    """Return how the stored update vectors of a round contradict its ledger."""
     for client, digest, length, vector in zip(
         entry.clients, entry.digests, entry.norms.tolist(), vectors, strict=True
     ):
         if hashlib.sha256(np.ascontiguousarray(vector, "<f4").data).hexdigest() != digest:
-            return [f"round {entry.index}: the update of client {client!r} has another sha256"]
+            return [f"round {entry.index}: the update of client {client!r} has a different sha256"]
         if abs(_length(vector, trained) - length) > TOLERANCE * length:
-            return [f"round {entry.index}: the norm of client {client!r} is not that of its update"]
+            return [f"round {entry.index}: the norm of client {client!r} does not match its update"]
     return []
 
 

@@ -1,19 +1,19 @@
-"""The geometry of a round: few numbers from which the norm of any combination of its updates follows.
+"""The geometry of a round: a few numbers that give the norm of any combination of its updates.
 
-The points of a round are its clients' updates and the means of earlier rounds that it may be compared
-with. Up to ``gram_limit`` clients their coordinates X are exact: the triangular factor of the Gram
-matrix K = X·Xᵀ, so ‖Σ a_i·point_i‖ = ‖aᵀX‖. The factor is kept in place of K because √(aᵀKa) loses half
-the digits when attackers are nearly honest; X loses none. Above the limit the coordinates are a seeded
-Johnson-Lindenstrauss sketch of each point, and the same formula holds with the error of
-:func:`sketch_error`.
+The points of a round are its clients' updates and the means of earlier rounds that it may be compared with.
+For up to ``gram_limit`` clients the coordinates X are exact: the triangular factor of the Gram matrix
+K = X·Xᵀ, so ‖Σ a_i·point_i‖ = ‖aᵀX‖. The factor is stored instead of K, because √(aᵀKa) loses half the digits
+when attackers are nearly honest, and X loses none. Above the limit the coordinates are a seeded
+Johnson-Lindenstrauss sketch of each point. The same formula holds, with the error of :func:`sketch_error`.
 
-X is rounded to as few binary digits m as leave every length right. With U the rows of X scaled to length 1,
-λ the least eigenvalue of U·Uᵀ and b_i = a_i·‖X_i‖, rounding moves aᵀX by at most ‖b‖·2^(-m-1)·√points while
-‖aᵀX‖ ≥ √λ·‖b‖; so no length changes by more than
+
+X is rounded to the fewest binary digits m that keep every length accurate. Let U be the rows of X scaled to
+length 1, λ the least eigenvalue of U·Uᵀ and b_i = a_i·‖X_i‖. Rounding moves aᵀX by at most
+‖b‖·2^(-m-1)·√points, while ‖aᵀX‖ ≥ √λ·‖b‖. So no length changes by more than
 
     2^(-m-1) · √(points / λ)  ≤  LENGTH_ERROR        of itself, whatever the combination.
 
-Copies of an update have one row, rounded once, and count as one point. Rounds of few points are not rounded.
+Equal updates share one row and count as one point. Rounds with few points are not rounded.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ from fedcrab.vectors import (
     stretches,
 )
 
-WIDE = 2  # times as many columns as points are taken into the triangle at once: it is made again each time
-SAFE = 10  # λ of 4^-10, about 1e-6: above it K's own rounding costs X at most 1e-7
-LENGTH_ERROR = 1e-6  # the most that rounding changes any length by, relative to it
+WIDE = 2  # columns per point that are reduced to the triangle at once
+SAFE = 10  # λ of 4^-10, about 1e-6: above it, rounding in K costs X at most 1e-7
+LENGTH_ERROR = 1e-6  # the largest relative change of any length by rounding
 FEWEST_DIGITS, SKETCH_DIGITS = 26, 28
 
 
 class StoredNumbers(Protocol):
-    """Coordinates in a ledger, read when they are asked for."""
+    """Coordinates in a ledger, read on demand."""
 
     def __len__(self) -> int:
-        """How many numbers there are."""
+        """Return how many numbers there are."""
         ...
 
     def read(self) -> Matrix64:
-        """All of them."""
+        """Return all numbers."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Where the points of a round lie: packed rows of a triangle, or sketches."""
+    """The coordinates of a round's points: the packed rows of a triangle, or sketches."""
 
     points: int
     sketched: bool
     held: Matrix64 | StoredNumbers  # packed triangle, or (points × sketch size)
-    digits: int = EXACT  # binary ones that each number has
+    digits: int = EXACT  # binary digits per number
 
     @property
     def numbers(self) -> Matrix64:
@@ -80,7 +80,7 @@ class Coordinates:
         return len(self.held) // self.points if self.sketched and self.points else self.points
 
     def row(self, point: int) -> Matrix64:
-        """The coordinates of one point; those after the last given are zero."""
+        """Return the coordinates of one point; trailing zeros are left out."""
         return self._row(self.numbers, point)
 
     def _row(self, numbers: Matrix64, point: int) -> Matrix64:
@@ -90,7 +90,7 @@ class Coordinates:
         return numbers[start : start + point + 1]
 
     def combine(self, points: Sequence[int], factors: Sequence[float] | Matrix64) -> Matrix64:
-        """The coordinates of Σ factor·point."""
+        """Return the coordinates of Σ factor·point."""
         numbers = self.numbers
         if self.sketched and len(points):
             shares = np.zeros(self.points)
@@ -103,7 +103,7 @@ class Coordinates:
         return total
 
     def rows(self, points: Sequence[int]) -> Matrix64:
-        """The coordinates of these points, a row each, zeros and all; not to be written to."""
+        """Return the coordinates of these points, one row each, with all zeros. Do not write to them."""
         numbers = self.numbers
         if self.sketched and len(points):
             everyone = numbers.reshape(self.points, -1)
@@ -116,14 +116,14 @@ class Coordinates:
         return full
 
     def gram(self) -> Matrix64:
-        """K = X·Xᵀ over all points (up to the sketch's error where sketched)."""
+        """Return K = X·Xᵀ over all points, up to the sketch's error if sketched."""
         full = self.rows(range(self.points))
         return full @ full.T
 
 
 @dataclass(frozen=True, slots=True)
 class GramMeasures:
-    """What is measured of a round's updates while they are there."""
+    """What is measured about a round's updates while they are in memory."""
 
     norms: Matrix64  # ‖u_c‖
     cosines: Matrix64  # with the aggregate; -1 where either is zero
@@ -137,7 +137,7 @@ def measure(
     references: Sequence[Sliced],
     trained: Sequence[slice],
 ) -> GramMeasures:
-    """One pass over the updates: norms, cosines with the aggregate, exact coordinates."""
+    """Measure norms, cosines with the aggregate and exact coordinates in one pass over the updates."""
     clients = len(vectors)
     gram = _products(vectors, [*references, InMemory(aggregate)], trained)  # the aggregate is the last row
     norms = np.sqrt(np.diagonal(gram))
@@ -148,7 +148,7 @@ def measure(
 def _products(
     vectors: NDArray[np.float32], references: Sequence[Sliced], trained: Sequence[slice]
 ) -> Matrix64:
-    """K of all points, its parts summed in two threads where there are many points."""
+    """Return K of all points; with many points its parts are summed in two threads."""
     points = len(vectors) + len(references)
 
     def total(parts: Sequence[slice]) -> Matrix64:
@@ -164,7 +164,7 @@ def _products(
 def _exact(
     gram: Matrix64, vectors: NDArray[np.float32], references: Sequence[Sliced], trained: Sequence[slice]
 ) -> Coordinates:
-    """X with X·Xᵀ = K: from K where that is far from singular, else from the vectors themselves."""
+    """Return X with X·Xᵀ = K: from K if it is far from singular, otherwise from the vectors themselves."""
     points = np.arange(len(gram))
     there = np.flatnonzero(np.diagonal(gram) > 0)
     found = _cholesky(gram, there)
@@ -182,7 +182,7 @@ def _exact(
 
 
 def _first_alike(vectors: NDArray[np.float32], points: int, trained: Sequence[slice]) -> NDArray[np.intp]:
-    """For each point the first that is equal to it."""
+    """Return, for each point, the first point that is equal to it."""
     first: dict[bytes, int] = {}
     alike = np.arange(points)
     for place, vector in enumerate(vectors):
@@ -194,9 +194,9 @@ def _first_alike(vectors: NDArray[np.float32], points: int, trained: Sequence[sl
 
 
 def digits_needed(points: int, eigenvalue: float) -> int:
-    """The fewest binary digits with which no length changes by more than ``LENGTH_ERROR``.
+    """Return the fewest binary digits with which no length changes by more than ``LENGTH_ERROR``.
 
-    A round of few points is small as it is, and keeps them all.
+    A round with few points keeps all digits, because it is small anyway.
     """
     if points <= FEW:
         return EXACT
@@ -205,7 +205,7 @@ def digits_needed(points: int, eigenvalue: float) -> int:
 
 
 def _cosines(dots: Matrix64, norms: Matrix64, length: float) -> Matrix64:
-    """⟨u, G⟩ / (‖u‖·‖G‖), and -1 where that has no meaning."""
+    """Return ⟨u, G⟩ / (‖u‖·‖G‖), and -1 where it is undefined."""
     scale = norms * length
     result: Matrix64 = np.divide(dots, scale, out=np.full(len(dots), -1.0), where=scale > 0)
     return result
@@ -220,7 +220,7 @@ def _block(vectors: NDArray[np.float32], references: Sequence[Sliced], part: sli
 
 
 def _cholesky(gram: Matrix64, there: NDArray[np.intp]) -> tuple[Matrix64, int] | None:
-    """X of these points and the digits that it needs, where K's rounding does not matter; else None."""
+    """Return X of these points and the digits that it needs; None if rounding in K would matter."""
     scale = np.sqrt(np.diagonal(gram)[there])
     correlation = gram[np.ix_(there, there)] / np.outer(scale, scale)
     power = _least_power(correlation)
@@ -230,7 +230,7 @@ def _cholesky(gram: Matrix64, there: NDArray[np.intp]) -> tuple[Matrix64, int] |
 
 
 def _least_power(correlation: Matrix64) -> int | None:
-    """The least k for which every eigenvalue is above 4^-k, by bisection; None where 4^-SAFE is not below."""
+    """Return the least k for which every eigenvalue exceeds 4^-k; None if none exists up to SAFE."""
     if not _exceeds(correlation, SAFE):
         return None
     below, enough = 0, SAFE
@@ -241,7 +241,7 @@ def _least_power(correlation: Matrix64) -> int | None:
 
 
 def _exceeds(correlation: Matrix64, power: int) -> bool:
-    """Whether every eigenvalue is above 4^-power."""
+    """Return whether every eigenvalue is above 4^-power."""
     try:
         np.linalg.cholesky(correlation - 4.0**-power * np.eye(len(correlation)))
     except np.linalg.LinAlgError:
@@ -255,7 +255,7 @@ def _orthogonal(
     trained: Sequence[slice],
     there: NDArray[np.intp],
 ) -> Matrix64:
-    """X of these points by orthogonal transformations alone: slower, and as accurate as the vectors."""
+    """Return X of these points by orthogonal transformations: slower, but as accurate as the vectors."""
     points = len(vectors) + len(references)
 
     def triangle(parts: Sequence[slice]) -> Matrix64:
@@ -278,7 +278,7 @@ def _pack(lower: Matrix64) -> Matrix64:
 
 
 def sketch_error(size: int) -> float:
-    """The relative standard error of a norm taken from sketches of this many numbers: 1/√(2k)."""
+    """Return the relative standard error of a norm from sketches of this many numbers: 1/√(2k)."""
     return 1 / sqrt(2 * size)
 
 
@@ -292,10 +292,10 @@ def measure_sketched(
     seed: int,
     round: int,
 ) -> GramMeasures:
-    """One pass over the updates: norms and cosines exact, coordinates sketched.
+    """Measure a round in one pass over the updates: norms and cosines exactly, coordinates by sketches.
 
-    Each run of ``size`` coordinates is permuted and given random signs, then all runs are added up. The
-    signs come from the history's own seed, which clients do not know: nobody can hide in the kernel.
+    Each run of ``size`` coordinates is permuted and given random signs; then all runs are added. The signs
+    come from the history's seed. Clients do not know it, so nobody can craft updates that the sketch misses.
     """
     rng = rng_for(seed, "sketch", round)
     clients = len(vectors)

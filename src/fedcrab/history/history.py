@@ -1,6 +1,6 @@
-"""A history: what a server keeps while a model trains, and what can be read of it later.
+"""A history: what a server stores while a model trains, and how it is read later.
 
-Making a new history: built beside its place, then moved there in one step.
+A new history is built in a directory beside its path and then moved there in one step.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
 
 
 def create(path: Path, charter: Settings, initial_model: Vector) -> None:
-    """Lay a new history down at ``path``, whole or not at all. The name is durable once it is resumed."""
+    """Create a history at ``path``, completely or not at all. Resuming it makes the name durable."""
     check_charter(charter, initial_model)
     with file_errors(f"{path}: not created"):
         if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
             if _is_left_over(path, charter, initial_model):
                 return
-            raise HistoryError(f"{path}: there is something already; choose another place, or resume it")
+            raise HistoryError(f"{path}: already exists; choose another path, or resume it")
         make_directory(path.parent)
         with building_site(path) as site:
             _build(site, charter, initial_model)
-            load_state(site)  # what cannot be read back gets no name
+            load_state(site)  # only a readable history gets its name
             site.rename(path)
 
 
 def _is_left_over(path: Path, charter: Settings, initial_model: Vector) -> bool:
-    """Whether this is what the same call left when it failed after the move: ours, and no round in it."""
+    """Return whether the same call left this behind when it failed after the move: no round is in it."""
     if path.is_symlink() or not (path / LEDGER).is_file():
         return False
     try:
@@ -94,11 +94,11 @@ def _check_local(path: str | os.PathLike[str]) -> None:
 
 
 class History:
-    """A training as it was recorded. Made by :meth:`create`, :meth:`resume` or :meth:`open`."""
+    """A recorded training. Use :meth:`create`, :meth:`resume` or :meth:`open` to get one."""
 
     def __init__(self, path: Path, contents: LedgerState | Writer) -> None:
         self.path = path
-        self.where = str(path)  # for people: the URL that it was opened from, where it was
+        self.where = str(path)  # for messages: the URL that it was opened from, or the path
         self._writer = contents if isinstance(contents, Writer) else None
         self._read = contents if isinstance(contents, LedgerState) else None
         self._snapshots = Snapshots(path / SNAPSHOTS)
@@ -121,17 +121,16 @@ class History:
         notes: str = "",
         remote: str | None = None,
     ) -> History:
-        """Begin a history in a new directory; whole when this returns.
+        """Create a history in a new directory. It is complete when this returns.
 
-        ``initial_model`` is a torch module, a state dict or a flat vector, ``initial_loss`` its loss on the
-        server's own examples, where it has any.
-        Where it fails there is nothing, or an empty history that the same call takes up.
-        ``aggregation`` is the name of the rule that makes the aggregates. ``seed`` draws the sketches of
-        rounds with more than ``gram_limit`` clients; clients must not know it, and the system draws it
-        unless it is given. ``notes`` are kept as they are, newlines included: a configuration, say.
-        ``remote`` is a URL (``s3://…``) to which snapshots are moved as they settle, and the ledger is copied
-        when the history is closed. All
-        limits are asked before anything is created; a ConfigError says which one is in the way.
+        ``initial_model`` is a torch module, a state dict or a flat vector. ``initial_loss`` is its loss on
+        the server's own examples, if there are any. ``aggregation`` is the name of the aggregation rule.
+        ``notes`` is free text, for example a configuration; it is stored unchanged. ``seed`` draws the
+        sketches of rounds with more than ``gram_limit`` clients. Clients must not know it; by default the
+        operating system draws it. ``remote`` is a URL (``s3://…``). Snapshots are moved there once they are
+        final, and the ledger is copied there when the history is closed. All limits are checked before
+        anything is created; ``ConfigError`` says which limit is exceeded. If the call fails later, it leaves
+        nothing, or an empty history that the same call continues with.
         """
         _check_local(path)
         flat = is_flat(initial_model)
@@ -151,26 +150,26 @@ class History:
         )
         store = None if remote is None else RemoteStore.at(remote)
         if store is not None and not Path(path).exists():
-            store.check_empty()  # before the first round, not after the last
+            store.check_empty()  # fail before the first round, not after the last
         create(Path(path), charter, initial_model)
         if store is not None:
-            with file_errors(f"{path}: its remote place is not noted"):
+            with file_errors(f"{path}: its remote URL was not stored"):
                 store.note(Path(path))
         return cls.resume(path)
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> History:
-        """Go on writing a history, from its last acknowledged round; a second writer is refused."""
+        """Continue a history after its last acknowledged round. A second writer is refused."""
         _check_local(path)
         check_directory(Path(path))
         return cls(Path(path), Writer(Path(path)))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> History:
-        """Read a history, also while it is written: the rounds committed by now, all checked.
+        """Open a history for reading, also while it is being written: all rounds committed so far, checked.
 
-        From a URL (``s3://…``) that a closed one was uploaded to, the ledger is fetched now, and each
-        snapshot when it is first read, checked against its hash.
+        From a URL (``s3://…``) of a closed, uploaded history, the ledger is fetched now. Each snapshot is
+        fetched when it is first read, and checked against its hash.
         """
         place = local_place(path)
         found = cls(place, load_state(place))
@@ -184,10 +183,10 @@ class History:
         head: str | None = None,
         key: str | os.PathLike[str] | None = None,
     ) -> list[str]:
-        """Everything that is damaged, a sentence each; empty where every byte is as it was written.
+        """Return everything that is damaged, one sentence each; empty if every byte is unchanged.
 
-        ``head`` is one noted elsewhere, which must be in the chain; ``key`` the file of a public key, by
-        which the history must have been signed (``fedcrab seal``).
+        ``head`` is a head noted elsewhere; it must be in the chain. ``key`` is the file of a public key; the
+        history must have been signed with its private key (``fedcrab seal``).
         """
         return verify(local_place(path), head=head, key=Path(key) if key else None).problems
 
@@ -212,20 +211,20 @@ class History:
         probe: ServerProbe | None = None,
         aggregate: Aggregate | None = None,
     ) -> dict[str, Any] | None:
-        """Add a round; it is on the disk, whole, when this returns.
+        """Add a round. It is durable when this returns.
 
-        Of a loop of one's own: ``{client: (local model, examples)}``, each model a state dict, a torch module
-        or a flat vector, trained from the last recorded one. Gives the model after the round, as a state
-        dict: ``model`` where the loop has made it, else what ``aggregate`` makes of the answers (their
-        weighted mean unless given). Answers that cannot be used are left out, and the ledger says why.
-        ``probe`` measures loss and divergence; without it the loss is unknown, and the divergence is how far
-        the model moved.
+        From your own loop, pass ``{client: (local model, examples)}``. Each local model is a state dict, a
+        torch module or a flat vector, trained from the last recorded model. Returns the model after the round
+        as a state dict: ``model`` if your loop has computed it, otherwise the result of ``aggregate``
+        (default: the weighted mean). Unusable answers are left out, and the ledger says why. ``probe``
+        measures loss and divergence. Without it the loss is unknown, and the distance that the model moved is
+        the divergence.
         """
         if self._writer is None:
             raise HistoryError(f"{self.path}: opened for reading; History.resume opens it for writing")
         if isinstance(round, Round):
             if any(given is not None for given in (model, probe, aggregate)):
-                raise RecordError("model, probe and aggregate are for answers; a Round has all that it needs")
+                raise RecordError("model, probe and aggregate go with answers; a Round already contains them")
             self._write(round)
             return None
         made = round_of_answers(self, round, model=model, probe=probe, aggregate=aggregate)
@@ -241,25 +240,25 @@ class History:
             self._uploader.offer(self._writer.contents.settled())
 
     def close(self) -> None:
-        """Decide the open window and seal the history; for a reader, nothing.
+        """Close the open window and seal the history. Does nothing for a reader.
 
-        One with a ``remote`` place is then uploaded. Where that fails it is closed and whole here, and
-        :meth:`upload` goes on with what is missing.
+        A history with a ``remote`` URL is then uploaded. If that fails, the history is closed and complete on
+        this disk, and :meth:`upload` uploads what is missing.
         """
         if self._writer is not None:
             self._stop_uploads()
             self._writer.close()
-            self._writer = None  # from here on it is read as anybody reads it
+            self._writer = None  # from now on, it is read like any other
             if self._uploader is not None:
                 upload(self.path, keep=False)
 
     def upload(self, url: str | None = None, *, keep: bool = True) -> list[str]:
-        """Copy a closed history to a URL, by default its ``remote`` one; gives what was missing there.
+        """Copy a closed history to a URL, by default its ``remote`` URL; return the copied files.
 
-        Unless ``keep``, its snapshots leave this disk and are read from there.
+        With ``keep=False`` its snapshots are removed from this disk and read from the URL.
         """
         if self._writer is not None:
-            raise HistoryError(f"{self.path}: still open; it is uploaded when it is closed")
+            raise HistoryError(f"{self.path}: still open; close it first, which uploads it")
         return upload(self.path, url, keep=keep)
 
     def _stop_uploads(self) -> None:
@@ -271,10 +270,10 @@ class History:
         if self._writer is not None:
             self._stop_uploads()
             self._writer.release()
-            self._writer = None  # from here on it is read as anybody reads it
+            self._writer = None  # from now on, it is read like any other
 
     def __enter__(self) -> History:
-        """Closed at the end of the block, or only released where the block failed."""
+        """Close the history at the end of the block, or only release it if the block failed."""
         return self
 
     def __exit__(
@@ -286,19 +285,19 @@ class History:
             self.release()
 
     def __repr__(self) -> str:
-        """In one line."""
+        """Return a summary in one line."""
         return in_one_line(self)
 
     def _repr_html_(self) -> str:
         return as_html(self)
 
     def to_frame(self) -> pandas.DataFrame:
-        """A data frame of pandas (extra ``pandas``): one row per client and round."""
+        """Return a pandas data frame (extra ``pandas``) with one row per client and round."""
         return as_frame(self)
 
     @property
     def contents(self) -> LedgerState:
-        """All entries, and what follows from them."""
+        """All entries of the ledger, and what follows from them."""
         if self._writer is not None:
             return self._writer.contents
         if self._read is None:
@@ -312,7 +311,7 @@ class History:
 
     @property
     def rounds(self) -> Sequence[RoundRecord]:
-        """Every round, kept or not."""
+        """Every round, whether its model is kept or not."""
         return self.contents.rounds
 
     @property
@@ -327,39 +326,40 @@ class History:
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Every client that was ever part of a round."""
+        """Every client that took part in any round."""
         return self.contents.clients
 
     def model(self, round: int) -> Vector:
-        """M_t of a kept or pending round, checked against its hash.
+        """Return M_t of a kept or pending round, checked against its hash.
 
-        By ``Compact`` also of dropped rounds: the nearest earlier exact model plus the packed steps since.
+        ``Compact`` also gives dropped rounds: the nearest earlier exact model plus the packed steps since.
         """
         if self._keeps_exactly(round):
             return self._snapshots.model(self.rounds[round].start, self.charter.layout)
         return rebuilt_model(self._snapshots, self.contents, round)
 
     def model_error(self, round: int) -> float:
-        """A bound of ‖model(round) - M_t‖ over the trained numbers: 0 where the model was kept exactly."""
+        """Return a bound of ‖model(round) - M_t‖ over the trained numbers: 0 if the model is kept exactly."""
         if self._keeps_exactly(round):
             return 0.0
         return rebuilt_error(self._snapshots, self.contents, round)
 
     def _keeps_exactly(self, round: int) -> bool:
-        """Whether a round's model is kept as it was, or can be rebuilt; refused where neither holds."""
+        """Return whether a round's model is kept exactly; raise if it cannot be rebuilt either."""
         known = 0 <= round < len(self.rounds)
         if known and (self.contents.packed or self.contents.has_exact_model(round)):
             return self.contents.has_exact_model(round)
         raise HistoryError(f"{self.path}: the model before round {round} was not kept")
 
     def server_state(self, round: int) -> ServerState | None:
-        """What the server kept beside the model before a round; None where it kept nothing.
+        """Return the server's state that belongs to the model before a round; None if it had none.
 
-        ``round`` may be the number of rounds: the state after the last one. Refused where it was not kept.
+        ``round`` may equal the number of rounds, for the state after the last one. Raises ``HistoryError`` if
+        the state was not kept.
         """
         last = len(self.rounds)
         if not 0 <= round <= last:
-            raise HistoryError(f"{self.path}: there are rounds 0 to {last - 1}, got {round}")
+            raise HistoryError(f"{self.path}: has rounds 0 to {last - 1}, got {round}")
         if round == last:
             digest = self.rounds[-1].state_after if last else None
         else:
@@ -378,7 +378,7 @@ class History:
         return self._snapshots.model(last, self.charter.layout)
 
     def updates(self, round: int) -> Updates:
-        """The update vectors of a round, where the selection keeps them; by ``Compact`` as packed."""
+        """Return the update vectors of a round, if the selection keeps them; with ``Compact``, as packed."""
         entry = self.rounds[round] if 0 <= round < len(self.rounds) else None
         if entry is None or entry.updates is None or not self.contents.has_updates(round):
             raise HistoryError(
@@ -391,13 +391,13 @@ class History:
         return Updates(entry.clients, np.asarray(vectors, np.float32), entry.examples)
 
     def update_errors(self, round: int) -> NDArray[np.float64]:
-        """‖q - u‖ of each client's stored update over the trained numbers; zeros where they are exact."""
+        """Return ‖q - u‖ of each client's stored update over the trained numbers; zeros if exact."""
         if self.contents.packed and 0 <= round < len(self.rounds):
             return packed_errors(self._snapshots, self.contents, round)
         return np.zeros(len(self.updates(round).clients))
 
     def bytes(self) -> dict[str, int]:
-        """What it takes on disk: the ledger, the snapshots, both."""
+        """Return the bytes on disk: ledger, snapshots, total."""
         ledger = sum(p.stat().st_size for p in self.path.iterdir() if p.is_file())
         snapshots = sum(p.stat().st_size for p in self._snapshots.files() if p.is_file())
         return {"ledger": ledger, "snapshots": snapshots, "total": ledger + snapshots}

@@ -1,6 +1,6 @@
-"""The ledger: entries in an SQLite file, one row per round and one with the columns of its clients.
+"""The ledger: an SQLite file with one row per round, and one row with the columns of the round's clients.
 
-Written in WAL mode with synchronous=FULL: what is committed is on the disk. Entries are only ever added.
+It uses WAL mode with synchronous=FULL, so that what is committed is on the disk. Entries are only added.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fedcrab.history.records import ClosingRecord, Record, RoundRecord, WindowRe
 
 APPLICATION = 0x46454443  # "FEDC", in the header of the file
 PATIENCE = 10.0  # seconds that SQLite waits for another connection
-FOR_READERS = 600.0  # seconds to wait until nobody reads what is to be moved into the main file
+FOR_READERS = 600.0  # seconds to wait for readers before the WAL is moved into the main file
 
 
 class Ledger:
-    """The writer's connection to the file. Whoever makes one holds the history's lock.
+    """The writer's connection to the ledger file. The caller must hold the history's lock.
 
     Any thread may use it, one at a time.
     """
@@ -58,18 +58,18 @@ class Ledger:
             ) from error
 
     def lay_out(self) -> None:
-        """Make the tables of a new ledger."""
+        """Create the tables of a new ledger."""
         with self._explained():
             self._connection.execute(f"PRAGMA application_id={APPLICATION}")
             migrate(self._connection, found=0)
 
     def migrate(self) -> None:
-        """Bring an older ledger to the newest format: nothing that it has changes, columns are added."""
+        """Bring an older ledger to the newest format: columns are added, existing values do not change."""
         with self._explained():
             migrate(self._connection, found=format_of(self._connection))
 
     def append(self, entries: Iterable[tuple[int, Record, str]]) -> None:
-        """Add numbered entries with their hashes in one transaction, durable when this returns."""
+        """Add numbered entries with their hashes in one transaction; durable when this returns."""
         with self._explained():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -96,7 +96,7 @@ class Ledger:
         names = (entry.start, entry.after, entry.mean, entry.updates)
         found = entry.present()
         shape = (json.dumps(entry.references), int(found.coordinates.sketched), b"")
-        added = (  # since format 1, in their order
+        added = (  # since format 1, in order
             instant_text(entry.began),
             instant_text(entry.ended),
             entry.notes,
@@ -115,26 +115,26 @@ class Ledger:
         self._connection.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)
 
     def checkpoint(self) -> None:
-        """Move all that is committed into the main file, force it to the disk, and empty the WAL."""
+        """Move everything committed into the main file, fsync it, and empty the WAL."""
         deadline, told = monotonic() + FOR_READERS, False
         while self._is_busy():
             if monotonic() > deadline:
                 raise HistoryError(
-                    f"{self.path}: a reader did not let go within {FOR_READERS:.0f} s; "
+                    f"{self.path}: a reader kept the file open for more than {FOR_READERS:.0f} s; "
                     "nothing is lost, try again when it has ended"
                 )
             if not told:
-                getLogger("fedcrab").warning("%s: waiting until somebody has read it", self.path)
+                getLogger("fedcrab").warning("%s: waiting for a reader to finish", self.path)
                 told = True
             sleep(0.01)
 
     def _is_busy(self) -> bool:
-        """Whether a checkpoint was kept from its end; SQLite itself waits for some readers, not for all."""
+        """Return whether readers blocked a checkpoint; SQLite itself waits for some readers, not for all."""
         with self._explained():
             busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return bool(busy)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._explained():
             self._connection.close()

@@ -1,4 +1,4 @@
-"""A ledger's file, opened for reading: it may come from a stranger, and somebody may be writing to it."""
+"""Opens a ledger file for reading. The file is not trusted, and another process may be writing to it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from weakref import finalize
 from fedcrab.errors import DamagedError, HistoryError
 from fedcrab.history.participants import Participants
 
-STEPS = 1000  # of SQLite's machine between two looks at the allowance
-# What lies with the machine, not with the file: its memory, its disk, permissions, who else is at work.
+STEPS = 1000  # of SQLite's virtual machine between two checks of the read limit
+# SQLite errors that come from the machine, not from the file: memory, disk, permissions, other processes.
 OUTSIDE = {
     *(sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN),
     *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL),
 }
 CANNOT_WRITE = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
-TRIES = 5  # to copy a ledger while nobody writes to it
-CLIENTS_ROOM = 2**26  # bytes of clients' columns that are held, the latest used; and of coordinates
+TRIES = 5  # to copy a ledger at a moment when nobody writes to it
+CLIENTS_ROOM = 2**26  # bytes of clients' columns in the cache, and as many of coordinates
 NUMBERS_ROOM = 2**25
 
 
 class Shelf:
-    """What was read last, up to so many bytes: the rest is read again when it is asked for."""
+    """A cache of limited size; what does not fit is read again when needed."""
 
     def __init__(self, room: int) -> None:
         self._room, self._taken = room, 0
         self._held = OrderedDict[Any, tuple[Any, int]]()
 
     def get(self, key: Any) -> Any:
-        """What lies under this key, or None."""
+        """Return the value of this key, or None."""
         if key not in self._held:
             return None
         self._held.move_to_end(key)
         return self._held[key][0]
 
     def put(self, key: Any, value: Any, size: int) -> None:
-        """Hold this, and let go of what was not asked for the longest."""
+        """Store a value, and drop the least recently used ones if there is no room."""
         if size > self._room or key in self._held:
             return
         self._held[key] = value, size
@@ -56,10 +56,10 @@ class Shelf:
 
 
 class LedgerFile:
-    """The file of a ledger, read a piece at a time; any thread may ask.
+    """A ledger file, read in pieces; any thread may use it.
 
-    A ``sealed`` file is one that nobody writes any more: it is read without a lock or a file beside it, over
-    one connection. Else every piece has a connection of its own, so that no writer waits for this reader.
+    A ``sealed`` file is never written again: it is read over one connection, without locks. Otherwise each
+    piece has its own connection, so that no writer waits for this reader.
     """
 
     def __init__(self, path: Path, *, sealed: bool) -> None:
@@ -71,7 +71,7 @@ class LedgerFile:
         self._last: tuple[str, ...] = ()
 
     def shared(self, found: Participants) -> Participants:
-        """The same, the ids those of the round read before where they are equal: most rounds are alike."""
+        """Return the participants with the ids of the previous round if they are equal; saves memory."""
         if found.clients == self._last:
             return replace(found, clients=self._last)
         self._last = found.clients
@@ -79,7 +79,7 @@ class LedgerFile:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection with a fresh allowance, for this thread alone; inside such a block, the same one."""
+        """A connection with a new read limit, for this thread only; nested blocks share it."""
         with self.lock, explained(self.path), ExitStack() as stack:
             outermost = self._used is None
             if self._used is None:
@@ -91,7 +91,7 @@ class LedgerFile:
                 self._used = None if outermost else self._used
 
     def _own(self) -> sqlite3.Connection:
-        """The connection to a sealed file, which is kept; a forked child opens its own."""
+        """Return the connection to a sealed file, which stays open; a forked child opens its own."""
         if self._kept is None or self._kept[0] != os.getpid():
             made = _connect(self.path, sealed=True)
             finalize(self, made.close)
@@ -106,19 +106,19 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in OUTSIDE:
             raise HistoryError(
-                f"{path}: not readable now ({error}); try again when the cause is gone"
+                f"{path}: not readable now ({error}); try again when the cause is fixed"
             ) from error
         raise DamagedError(f"{path}: not readable as a ledger ({error})") from error
-    except (OSError, UnicodeDecodeError) as error:  # also SQLite's own messages quote what they found
+    except (OSError, UnicodeDecodeError) as error:  # SQLite's messages may quote invalid text
         raise DamagedError(f"{path}: not readable as a ledger ({error})") from error
 
 
 @contextmanager
 def connected(path: Path, sealed: bool) -> Iterator[sqlite3.Connection]:
-    """A connection to the ledger, or to a copy of it where SQLite needs to write beside it and cannot.
+    """A connection to the ledger, or to a copy if SQLite needs to write a file beside it and cannot.
 
-    An open history is in WAL mode: its readers share a file. On a read-only file system, or without write
-    permission, nobody can make that file.
+    An open history is in WAL mode, whose readers share a file. On a read-only file system, or without write
+    permission, that file cannot be created.
     """
     with ExitStack() as stack:
         try:
@@ -136,7 +136,7 @@ def connected(path: Path, sealed: bool) -> Iterator[sqlite3.Connection]:
 
 
 def _copy(path: Path, directory: Path) -> Path:
-    """The ledger and its WAL as they are at one moment, in another directory."""
+    """Copy the ledger and its WAL, as they are at one moment, to another directory."""
     sources = path, path.with_name(f"{path.name}-wal")
     for _ in range(TRIES):
         before = [_stamp(source) for source in sources]
@@ -146,7 +146,7 @@ def _copy(path: Path, directory: Path) -> Path:
                 copyfile(source, directory / source.name)
         if before == [_stamp(source) for source in sources]:
             return directory / path.name
-    raise HistoryError(f"{path}: written to all the time, and not readable without write permission")
+    raise HistoryError(f"{path}: is written all the time; reading it needs write permission")
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -158,7 +158,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _connect(path: Path, sealed: bool) -> sqlite3.Connection:
-    """A connection that cannot write, and that a small file cannot make allocate much."""
+    """Return a read-only connection that limits how much memory a small file can use."""
     mode = "mode=ro&immutable=1" if sealed else "mode=ro"
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None, check_same_thread=not sealed
@@ -174,10 +174,10 @@ def _connect(path: Path, sealed: bool) -> sqlite3.Connection:
 
 
 def _limit(path: Path, connection: sqlite3.Connection) -> None:
-    """Let a connection give as much as the file holds, from here on."""
+    """From now on, limit what a connection may read to the size of the file."""
     try:
         pending = path.with_name(path.name + "-wal").stat().st_size
-    except FileNotFoundError:  # none, or its writer has just closed the ledger
+    except FileNotFoundError:  # there is none, or its writer has just closed the ledger
         pending = 0
     size = min(path.stat().st_size + pending, 2**31 - 1)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, 2**16))
@@ -186,16 +186,16 @@ def _limit(path: Path, connection: sqlite3.Connection) -> None:
 
 
 class _ReadLimit:
-    """A file gives what it holds. One whose pages point to each other in circles seems to hold far more."""
+    """Limits reads to the size of the file. Pages that point in circles would seem to contain far more."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
-        self._left = size + 2**17  # bytes of text, each read once; or steps of SQLite, below two a byte
+        self._left = size + 2**17  # bytes of text, each read once; or steps of SQLite, less than two per byte
 
     def text(self, raw: bytes) -> str:
         self._left -= len(raw)
         if self._left < 0:
-            raise DamagedError(f"{self._path}: more text in it than its size allows")
+            raise DamagedError(f"{self._path}: contains more text than its size allows")
         try:
             return raw.decode()
         except UnicodeDecodeError as error:

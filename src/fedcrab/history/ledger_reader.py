@@ -1,4 +1,4 @@
-"""The entries of a ledger that may come from a stranger, in their order: our tables to the letter."""
+"""Reads the entries of a ledger in order. The file is not trusted: its tables must match ours exactly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedcrab.history.stored_participants import StoredParticipants, read_partici
 
 NumberedRecord = tuple[
     int, Record | None, str
-]  # an entry that makes no sense is None, with the reason for a hash
+]  # an invalid entry is None, with the reason in place of the hash
 COLUMNS = {  # of a round, without its coordinates
     1: "entry, round, loss, divergence, start, after, mean, updates, compared_with, sketched, hash",
     2: "began, ended",
@@ -36,9 +36,9 @@ COLUMNS = {  # of a round, without its coordinates
 
 
 def read_entries(file: LedgerFile) -> Iterator[NumberedRecord]:
-    """The committed entries in their order, each with the hash that stands beside it.
+    """Yield the committed entries in order, each with its stored hash.
 
-    The clients of a round are read when they are asked for (:class:`StoredParticipants`).
+    The clients of a round are read on demand (:class:`StoredParticipants`).
     """
     with file.connection() as connection:
         connection.execute("BEGIN")
@@ -53,7 +53,7 @@ def read_entries(file: LedgerFile) -> Iterator[NumberedRecord]:
 
 
 def read_rounds(path: Path, places: Iterable[int], charter: Settings) -> list[RoundRecord]:
-    """The rounds at these places of a ledger that is being written, and was checked when it was opened."""
+    """Return the rounds at these positions of a ledger that is being written and was checked when opened."""
     found, file = [], LedgerFile(path, sealed=False)
     with file.connection() as connection:
         for place in places:
@@ -67,7 +67,7 @@ def read_rounds(path: Path, places: Iterable[int], charter: Settings) -> list[Ro
 def held(
     connection: sqlite3.Connection, entry: RoundRecord, charter: Settings, file: LedgerFile
 ) -> RoundRecord:
-    """The round with its clients in memory."""
+    """Return the round with its clients in memory."""
     return replace(entry, present=read_participants(connection, entry, charter, file))
 
 
@@ -82,16 +82,16 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _check_coordinates(path: Path, connection: sqlite3.Connection) -> None:
-    """The coordinates of all rounds fit into the file: no two share their bytes."""
+    """Raise unless the coordinates of all rounds fit into the file, so that no two share their bytes."""
     pages = "(SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)"
     for table in ("rounds", "participants") if format_of(connection) >= 4 else ("rounds",):
         query = f"SELECT total(length(coordinates)) > {pages} FROM {table}"
         if connection.execute(query).fetchone()[0]:
-            raise DamagedError(f"{path}: more coordinates in it than its size allows")
+            raise DamagedError(f"{path}: contains more coordinates than its size allows")
 
 
 def _places(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """Every entry's place and table, in the order of the places, none held before it is needed."""
+    """Yield the position and table of every entry in order, without holding them in memory."""
 
     def places(table: str) -> Iterator[tuple[int, str]]:
         return ((row[0], table) for row in connection.execute(f"SELECT entry FROM {table} ORDER BY entry"))
@@ -100,7 +100,7 @@ def _places(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
 
 
 def _check_orphans(path: Path, connection: sqlite3.Connection) -> None:
-    """Rows of a round that is not there are covered by no hash, nor is what stands twice."""
+    """Raise if there are rows of a missing round, or duplicate rows: no hash covers them."""
     tables = ("clients", "rejections", *(("participants",) if format_of(connection) >= 4 else ()))
     for table in tables:
         query = f"SELECT round FROM {table} WHERE round NOT IN (SELECT round FROM rounds) LIMIT 1"
@@ -115,20 +115,20 @@ def _check_orphans(path: Path, connection: sqlite3.Connection) -> None:
         " OR round IN (SELECT round FROM rounds WHERE length(coordinates) > 0) LIMIT 1"
     )
     if row := connection.execute(twice).fetchone():
-        raise DamagedError(f"{path}: the clients of round {row[0]!r} stand in it twice")
+        raise DamagedError(f"{path}: the clients of round {row[0]!r} are stored twice")
 
 
 def load(
     connection: sqlite3.Connection, table: str, place: int, file: LedgerFile
 ) -> tuple[Record | None, str]:
-    """The entry at a place of this table with its hash; None with the reason where it makes no sense."""
+    """Return the entry at a position of this table with its hash, or None with the reason."""
     number = format_of(connection)
     columns = ", ".join(text for since, text in COLUMNS.items() if since <= number)
     query = f"SELECT {columns if table == 'rounds' else '*'} FROM {table} WHERE entry = ?"
     cursor = connection.execute(query, (place,))
     values = cursor.fetchone()
     if values is None:
-        return None, f"{table} at entry {place}: the row is listed and cannot be found"
+        return None, f"{table} at entry {place}: the row is listed but cannot be found"
     row = {"in_columns": 0, **dict(zip((name for name, *_ in cursor.description), values, strict=True))}
     parse: dict[str, Callable[[], Record]] = {
         "charter": lambda: parse_charter(row),

@@ -1,4 +1,4 @@
-"""The rows of a ledger as entries: every value is of its kind and within its bounds, or it is refused."""
+"""Turns the rows of a ledger into entries. Every value must have the right type and be within its bounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedcrab.history.records import (
 from fedcrab.history.snapshots import is_hash
 from fedcrab.types import Rejection
 
-Row = Mapping[str, Any]  # a column that the row's format does not have yet is absent
+Row = Mapping[str, Any]  # columns that the row's format does not have are absent
 LONGEST_JSON = 2**20  # characters
 MOST_NUMBERS = 2**48  # in a tensor
 
@@ -32,20 +32,20 @@ def parse_charter(row: Row) -> Settings:
     table = _json(row["settings"])
     if whole(table["format"]) not in CHANGES:
         raise DamagedError(
-            f"format {table['format']!r} is not known here; this program reads formats 1 to {FORMAT}"
+            f"format {table['format']!r} is not supported; this version reads formats 1 to {FORMAT}"
         )
     charter = Settings.from_table(table)
     for f in charter.layout.fields:
         text_of(f.name)
         if prod(max(whole(n), 1) for n in f.shape) > MOST_NUMBERS:
-            raise DamagedError(f"a tensor of shape {str(f.shape)[:40]} is beyond any machine")
+            raise DamagedError(f"a tensor of shape {str(f.shape)[:40]} is too large")
         if not isinstance(f.trained, bool) or not isinstance(f.integer, bool):
-            raise DamagedError(f"tensor {f.name[:40]!r} must be said to be trained or not, integer or not")
+            raise DamagedError(f"tensor {f.name[:40]!r}: trained and integer must be true or false")
     if not whole(charter.gram_limit) or not whole(charter.sketch_size):
         raise DamagedError("gram_limit and sketch_size must be 1 or more")
     whole(charter.seed), text_of(charter.aggregation), checked_hash(charter.initial_model)
-    if not isinstance(charter.notes, str):  # any text: bounded by this JSON, and never shown as it is
-        raise DamagedError(f"notes are a text, and {str(charter.notes)[:40]!r} stands there")
+    if not isinstance(charter.notes, str):  # any text; it is never printed unchanged
+        raise DamagedError(f"notes must be a text, got {str(charter.notes)[:40]!r}")
     return charter
 
 
@@ -60,7 +60,7 @@ def parse_round(
 ) -> RoundRecord:
     updates = row["updates"]
     if whole(row["sketched"]) > 1:
-        raise DamagedError(f"a round is sketched or not, and {row['sketched']!r} stands there")
+        raise DamagedError(f"sketched must be 0 or 1, got {row['sketched']!r}")
     return RoundRecord(
         index=whole(row["round"]),
         loss=number(_real_or_null(row["loss"])),
@@ -86,51 +86,49 @@ def rejections(connection: sqlite3.Connection, index: int) -> tuple[Rejection, .
     rejected: list[Rejection] = []
     for place, client, reason in connection.execute(query, (index,)):
         if place != len(rejected):
-            raise DamagedError(f"rejection {place!r} stands where rejection {len(rejected)} belongs")
+            raise DamagedError(f"expected rejection {len(rejected)}, found rejection {place!r}")
         rejected.append(Rejection(text_of(client), text_of(reason)))
     return tuple(rejected)
 
 
 def _json(value: object) -> Any:
-    """What a text of ours says; a text that is long would become far longer."""
+    """Parse JSON of limited length: a long text would need far more memory."""
     return json.loads(text_of(value, longest=LONGEST_JSON))
 
 
 def text_of(value: object, *, longest: int = LONGEST_TEXT) -> str:
     if not isinstance(value, str) or len(value) > longest or not value.isprintable():
         what = ascii(value[:30] if isinstance(value, str | bytes) else value)[:40]
-        raise DamagedError(
-            f"a printable text of at most {longest} characters is expected where {what} stands"
-        )
+        raise DamagedError(f"expected a printable text of at most {longest} characters, found {what}")
     return value
 
 
 def whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise DamagedError(f"a whole number is expected where {str(value)[:40]!r} stands")
+        raise DamagedError(f"expected a whole number, found {str(value)[:40]!r}")
     return value
 
 
 def _real_or_null(value: object) -> float | None:
     if value is not None and not isinstance(value, float):
-        raise DamagedError(f"a number is expected where {str(value)[:40]!r} stands")
+        raise DamagedError(f"expected a number, found {str(value)[:40]!r}")
     return value
 
 
 def _instant(value: object) -> datetime | None:
-    """A time as :func:`instant_text` writes it, to the letter."""
+    """Return a time that is written exactly as :func:`instant_text` writes it."""
     if value is None:
         return None
     when = datetime.fromisoformat(text_of(value)).astimezone(UTC)
     if instant_text(when) != value:
-        raise DamagedError(f"a time (UTC) is expected where {str(value)[:40]!r} stands")
+        raise DamagedError(f"expected a time (UTC), found {str(value)[:40]!r}")
     return when
 
 
 def _notes(value: object) -> str | None:
-    """Any text, bounded, and never shown as it is."""
+    """Return any text of limited length; it is never printed unchanged."""
     if value is not None and (not isinstance(value, str) or not 0 < len(value) <= LONGEST_JSON):
-        raise DamagedError(f"notes are a text of 1 to {LONGEST_JSON} characters")
+        raise DamagedError(f"notes must be a text of 1 to {LONGEST_JSON} characters")
     return value
 
 
@@ -140,5 +138,5 @@ def _hash_or_null(value: object) -> str | None:
 
 def checked_hash(value: object) -> str:
     if not is_hash(value):
-        raise DamagedError(f"a sha256 is expected where {str(value)[:40]!r} stands")
+        raise DamagedError(f"expected a sha256, found {str(value)[:40]!r}")
     return str(value)

@@ -1,4 +1,4 @@
-"""What a ledger says, entry by entry, and what follows from it."""
+"""The entries of a ledger, and what follows from them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fedcrab.types import ClientId
 
 @dataclass(frozen=True, slots=True)
 class NeededFile:
-    """What a snapshot is."""
+    """What a snapshot is needed for."""
 
     kind: Literal["model", "mean", "updates", "packed", "state"]
     round: int
 
     def __str__(self) -> str:
-        """For people."""
+        """Return a description for messages."""
         if self.kind == "model":
             return f"the model before round {self.round}"
         if self.kind == "state":
@@ -35,9 +35,10 @@ class NeededFile:
 
 
 class LedgerState:
-    """The entries so far. Every entry added must be the one that the entries before it call for.
+    """The entries so far. Each new entry must follow from those before it.
 
-    A writer knows where they are ``stored`` and holds no round: they are read when they are asked for.
+    A writer passes ``stored``, the path of the ledger, and keeps no rounds in memory: they are read on
+    demand.
     """
 
     def __init__(self, charter: Settings, digest: str, stored: Path | None = None) -> None:
@@ -45,15 +46,15 @@ class LedgerState:
         self.rounds: Sequence[RoundRecord] = [] if stored is None else StoredRounds(stored, self)
         self.windows: list[WindowRecord] = []
         self._kept: list[int] = []
-        self._settled: set[str] = set()  # the snapshots of kept rounds, which stay
+        self._settled: set[str] = set()  # the snapshots of kept rounds; they are never deleted
         self._clients: tuple[str, tuple[ClientId, ...]] | None = None  # at this head
 
     def add(self, entry: Record, digest: str) -> None:
-        """Take in the next entry."""
+        """Add the next entry."""
         self.take(entry, self.now.after(entry, digest))
 
     def take(self, entry: Record, now: State) -> None:
-        """Take in an entry after which the history stands as ``now`` says."""
+        """Add an entry; ``now`` is the state of the history after it."""
         if isinstance(entry, RoundRecord):
             if self.packed:
                 self._settled |= {name for name in (entry.updates,) if name}
@@ -68,19 +69,19 @@ class LedgerState:
         self.now = now
 
     def needs(self, snapshot: str) -> bool:
-        """Whether the snapshot of this hash must be there."""
+        """Return whether the snapshot with this hash must exist."""
         return snapshot in self._settled or snapshot in self.now.files()
 
     def settled(self) -> frozenset[str]:
-        """The snapshots that stay whatever is decided later, and that no coming round is compared with."""
+        """Return the snapshots that no later decision can drop and no later round is compared with."""
         return frozenset(self._settled - self.now.files())
 
     def files(self) -> set[str]:
-        """The snapshots that must be there: the keys of :meth:`needed`, without a look at the rounds."""
+        """Return the snapshots that must exist: the keys of :meth:`needed`, without reading the rounds."""
         return self._settled | self.now.files()
 
     def place(self, round: int) -> int:
-        """The number of a round's entry: the charter, rounds and windows before it are counted."""
+        """Return the position of a round's entry: the charter, rounds and windows before it are counted."""
         return 1 + round + bisect_left(self.windows, round, key=lambda window: window.last)
 
     @property
@@ -95,7 +96,7 @@ class LedgerState:
 
     @property
     def entries(self) -> int:
-        """How many there are."""
+        """The number of entries."""
         return self.now.entries
 
     @property
@@ -110,12 +111,12 @@ class LedgerState:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The rounds whose models are kept, decided ones only."""
+        """The rounds whose models are kept; pending rounds are not included."""
         return tuple(self._kept)
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Every client that was ever part of a round."""
+        """Every client that took part in any round."""
         if self._clients is None or self._clients[0] != self.head:
             found = {client for entry in self.rounds for client in entry.clients}
             self._clients = self.head, tuple(sorted(found))
@@ -123,7 +124,7 @@ class LedgerState:
 
     @property
     def references(self) -> tuple[int, ...]:
-        """The rounds one of which will be the kept round before the next round."""
+        """The rounds that the next round may be compared with: one of them will be the last kept round."""
         return self.now.references
 
     def state(self, round: int) -> str:
@@ -134,12 +135,12 @@ class LedgerState:
         return "pending" if not self.windows or round > self.windows[-1].last else "dropped"
 
     def window_of(self, round: int) -> int | None:
-        """The window of a round; None while it is open."""
+        """Return the window of a round; None while the window is open."""
         at = bisect_left(self.windows, round, key=lambda window: window.last)
         return at if at < len(self.windows) else None
 
     def needed(self) -> dict[str, NeededFile]:
-        """The snapshots that must be there, by their hashes, each with what it is."""
+        """Return the snapshots that must exist, by hash, with what each is needed for."""
         files = {self.charter.initial_model: NeededFile("model", 0)}
         if self.now.last:
             files[self.now.model] = NeededFile("model", self.now.rounds)
@@ -162,19 +163,19 @@ class LedgerState:
 
     @property
     def packed(self) -> bool:
-        """Whether every round's updates, and the step that it made, are kept in a few bits."""
+        """Whether every round's updates and its step are stored in a few bits."""
         return isinstance(self.charter.selection, Compact)
 
     def has_updates(self, round: int) -> bool:
-        """Whether the update vectors of a round are kept, exactly or in a few bits."""
+        """Return whether the update vectors of a round are stored, exactly or in a few bits."""
         return self.rounds[round].updates is not None and (self.packed or self.state(round) != "dropped")
 
     def has_exact_model(self, round: int) -> bool:
-        """Whether the model before a round is kept as it was."""
+        """Return whether the model before a round is stored exactly."""
         return self.state(round) != "dropped" or (self.packed and self._starts_elsewhere(round))
 
     def _starts_elsewhere(self, round: int) -> bool:
-        """Whether the model was exchanged before a round, so that it does not follow from the one before."""
+        """Return whether the model was replaced before a round, so that it does not follow from the last."""
         return round > 0 and self.rounds[round].start != self.rounds[round - 1].after
 
     def _undecided_or_kept(self) -> Iterable[RoundRecord]:
@@ -182,9 +183,9 @@ class LedgerState:
 
 
 class StoredRounds(Sequence[RoundRecord]):
-    """The rounds of a ledger that is being written, read when they are asked for: only open ones are held."""
+    """The rounds of a ledger that is being written, read on demand; only pending ones are in memory."""
 
-    BATCH = 16  # read together, so that a walk over all of them holds few
+    BATCH = 16  # rounds read together, so that iterating needs little memory
 
     def __init__(self, path: Path, contents: LedgerState) -> None:
         self._path, self._contents = path, contents
@@ -197,7 +198,7 @@ class StoredRounds(Sequence[RoundRecord]):
     @overload
     def __getitem__(self, at: slice) -> list[RoundRecord]: ...
     def __getitem__(self, at: int | slice) -> RoundRecord | list[RoundRecord]:
-        """One round, or a list of some."""
+        """Return one round, or a list for a slice."""
         wanted = range(len(self))[at]
         return self._read([wanted])[0] if isinstance(wanted, int) else self._read(wanted)
 
@@ -215,17 +216,17 @@ class StoredRounds(Sequence[RoundRecord]):
 def audit(
     placed: Iterable[tuple[int, Record | None, str]], *, stored: Path | None = None, thorough: bool = True
 ) -> tuple[LedgerState | None, list[str]]:
-    """The contents of a ledger, and everything in it that is not as it must be.
+    """Return the state of a ledger, and everything in it that is invalid.
 
-    Unless ``thorough``, the clients of a round are left for the first who asks for them: they are checked
-    then, with the link of their round in the chain.
+    Without ``thorough``, the clients of a round are checked when they are first used, together with the
+    round's link in the chain.
     """
     contents: LedgerState | None = None
     problems: list[str] = []
     previous = GENESIS
     for expected, (place, entry, digest) in enumerate(placed):
         if place != expected:
-            problems.append(f"entry {place} stands where entry {expected} belongs: entries are missing")
+            problems.append(f"expected entry {expected}, found entry {place}: entries are missing")
             break
         if entry is None:
             problems.append(digest)
@@ -235,7 +236,7 @@ def audit(
                 charter = contents.charter if contents is not None else None
                 problems += _round_problems(entry, previous, digest, charter, thorough)
             elif link(previous, entry) != digest:
-                problems.append(f"{describe(entry)} (entry {place}) is not what its hash says")
+                problems.append(f"{describe(entry)} (entry {place}) does not match its hash")
             previous = digest
             contents = _take(contents, entry, digest, stored)
         except DamagedError as error:
@@ -249,8 +250,8 @@ def audit(
 def _round_problems(
     entry: RoundRecord, previous: str, digest: str, charter: Settings | None, thorough: bool
 ) -> list[str]:
-    """Tell a round's clients what they must fit; where the look is thorough, what is wrong with them."""
-    if charter is None:  # the round stands where the charter belongs, which is said
+    """Tell a round's clients what they must match; if ``thorough``, return what is wrong with them."""
+    if charter is None:  # a round in place of the charter, which is reported elsewhere
         return []
     if isinstance(entry.present, StoredParticipants):
         entry.present.expect(entry, previous, digest, charter)
@@ -266,14 +267,14 @@ def _round_problems(
 def _take(contents: LedgerState | None, entry: Record, digest: str, stored: Path | None) -> LedgerState:
     if contents is None:
         if not isinstance(entry, Settings):
-            raise DamagedError(f"{describe(entry)} stands where the charter belongs")
+            raise DamagedError(f"expected the charter, found {describe(entry)}")
         return LedgerState(entry, digest, stored)
     contents.add(entry, digest)
     return contents
 
 
 def untimed_head(contents: LedgerState) -> str:
-    """The head as it would be if no round told when it was: equal for two trainings of the same bits."""
+    """Return the head as if no round had times: equal for two trainings with the same bits."""
     digest = link(GENESIS, contents.charter)
     windows = iter(contents.windows)
     window = next(windows, None)

@@ -1,8 +1,7 @@
-"""What a history can hold, asked before anything is written: what passes here can be read back.
+"""The limits of a history, checked before anything is written, so that everything written can be read.
 
-Reading refuses what is beyond its bounds (:mod:`fedcrab.history.ledger_rows`,
-:mod:`fedcrab.history.snapshots`), because a ledger may come from a stranger. Writing asks with the same
-constants, and with the parser itself.
+Readers enforce limits (:mod:`fedcrab.history.ledger_rows`, :mod:`fedcrab.history.snapshots`), because a
+ledger is not trusted. Writers check the same constants, and run the parser itself.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from fedcrab.types import Field, Layout, Rejection, Round, ServerState, Updates,
 from fedcrab.vectors import BLOCK, is_finite
 
 MOST_POINTS = (
-    15_000  # clients and earlier means whose exact coordinates, a triangle, SQLite takes as one value
+    15_000  # clients and earlier means: SQLite stores their exact coordinates, a triangle, as one value
 )
-MOST_COORDINATES = 10**8  # of a round, sketched or not: 800 MB, and SQLite takes less than 1 GB
+MOST_COORDINATES = 10**8  # of a round, sketched or not: 800 MB; SQLite's limit is 1 GB
 MOST_SEED = 2**128
 
 
 def check_charter(charter: Settings, model: Vector) -> None:
-    """What is fixed at creation can be written and read back; else a ConfigError says what cannot."""
+    """Raise ``ConfigError`` unless the settings of a new history can be written and read back."""
     _check_layout(charter.layout)
     size = charter.layout.size
     if not _are_float32(model, size) or not is_finite(model):
@@ -64,22 +63,22 @@ def _check_layout(layout: Layout) -> None:
 def _check_field(field: Field) -> None:
     _check_text("the name of a tensor", field.name)
     if field.name == RESERVED:
-        raise ConfigError(f"no tensor can be called {RESERVED!r}, which safetensors keeps for itself")
+        raise ConfigError(f"no tensor can be named {RESERVED!r}, which safetensors reserves")
     dimensions = field.shape if isinstance(field.shape, tuple) else (None,)
     if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in dimensions):
         raise ConfigError(
-            f"tensor {field.name!r}: a shape is a tuple of whole numbers, got {shown(field.shape)}"
+            f"tensor {field.name!r}: a shape must be a tuple of whole numbers, got {shown(field.shape)}"
         )
     if prod(max(n, 1) for n in field.shape) > MOST_NUMBERS:
-        raise ConfigError(f"tensor {field.name!r}: shape {shown(field.shape)} is beyond any machine")
+        raise ConfigError(f"tensor {field.name!r}: shape {shown(field.shape)} is too large")
     if not isinstance(field.trained, bool) or not isinstance(field.integer, bool):
-        raise ConfigError(f"tensor {field.name!r} must be said to be trained or not, integer or not")
+        raise ConfigError(f"tensor {field.name!r}: trained and integer must be true or false")
 
 
 def _check_text(what: str, text: object) -> None:
     if not isinstance(text, str) or not text.isprintable() or len(text) > LONGEST_TEXT:
         raise ConfigError(
-            f"{what} must be printable and of at most {LONGEST_TEXT} characters, got {shown(text, 80)}"
+            f"{what} must be printable and at most {LONGEST_TEXT} characters long, got {shown(text, 80)}"
         )
 
 
@@ -98,46 +97,46 @@ def _longest_window(selection: Selection) -> int:
 
 
 def _check_size(charter: Settings) -> None:
-    """The charter is one text of JSON, and the tensors' names are in the head of each model's file."""
+    """Check sizes: the charter is one JSON text, and tensor names are in the header of each model."""
     length, tensors = len(_as_json(charter)), len(charter.layout.fields)
     if length > LONGEST_JSON:
         remedy = "shorten the notes" if charter.notes else "join tensors, or shorten their names"
         raise ConfigError(
-            f"{tensors} tensors and notes of {len(charter.notes)} characters take {length} characters of "
-            f"JSON, and a history can describe itself in {LONGEST_JSON}; {remedy}"
+            f"{tensors} tensors and notes of {len(charter.notes)} characters need {length} characters of "
+            f"JSON; the limit is {LONGEST_JSON}; {remedy}"
         )
     if len(header(charter.layout)) > HEADER:
-        raise ConfigError(f"{tensors} tensors with these names are more than a history can describe")
+        raise ConfigError(f"{tensors} tensors with these names exceed what a history can describe")
 
 
 def _as_json(charter: Settings) -> str:
-    """As the ledger will have it: the hash of the model is not known yet, but its length is."""
+    """Return the JSON that the ledger will store; the model's hash is not known yet, but its length is."""
     return json.dumps(replace(charter, initial_model=GENESIS).to_table())
 
 
 def _check_by_reading(charter: Settings) -> None:
-    """The reader itself has the last word, on whatever limit it has or will have."""
+    """Run the reader itself, so that all its limits apply, including future ones."""
     try:
         parse_charter({"settings": _as_json(charter)})
     except (DamagedError, ConfigError) as error:
-        raise ConfigError(f"this could not be read back: {error}") from error
+        raise ConfigError(f"these settings could not be read back: {error}") from error
 
 
 def checked_round(round: Round, charter: Settings, expected: int) -> Round:
-    """The round with plain numbers and printable rejections, fit to be recorded; else a RecordError.
+    """Return the round with plain numbers and printable rejections; raise ``RecordError`` if it is invalid.
 
-    Nothing is left out here: what was aggregated is what is recorded.
+    No client is left out here: what was aggregated is what is recorded.
     """
     if not isinstance(round, Round) or not isinstance(round.updates, Updates):
-        raise RecordError(f"a fedcrab.Round with fedcrab.Updates is recorded, got {shown(round)}")
+        raise RecordError(f"record takes a fedcrab.Round with fedcrab.Updates, got {shown(round)}")
     index = _index(round.index, expected)
     for name, vector in (("start", round.start), ("aggregate", round.aggregate)):
         _check_vector(f"round {index}: {name}", vector, charter.layout.size)
     _check_updates(index, round, charter)
     if not all(is_finite(part) for part in _sums(round.start, round.aggregate)):
         raise RecordError(
-            f"round {index}: start + aggregate is beyond float32, so no round could follow; "
-            "leave the model as it is, and those who answered out of the round"
+            f"round {index}: start + aggregate overflows float32, so no round could follow; "
+            "keep the model unchanged, and leave these clients out of the round"
         )
     return replace(
         round,
@@ -156,7 +155,7 @@ def _index(index: object, expected: int) -> int:
         whole = int(index)
         if whole >= 0 and whole in (expected, expected - 1):
             return whole
-    raise RecordError(f"round {expected} comes next, got round {shown(index)}")
+    raise RecordError(f"expected round {expected}, got round {shown(index)}")
 
 
 def _are_float32(vector: object, size: int) -> bool:
@@ -177,21 +176,21 @@ def _check_updates(index: int, round: Round, charter: Settings) -> None:
     updates = round.updates
     for client, reason in unusable_rows(updates, size=charter.layout.size).items():
         raise RecordError(
-            f"round {index}: client {shown(client)} is in the aggregate and cannot be recorded: {reason}; "
+            f"round {index}: client {shown(client)} is in the aggregate but cannot be recorded: {reason}; "
             "pass what clients send through fedcrab.admit before aggregating"
         )
     if not updates.clients and np.any(round.aggregate):
-        raise RecordError(f"round {index}: nobody's update is in it, so its aggregate must be zero")
+        raise RecordError(f"round {index}: there are no updates, so the aggregate must be zero")
     points = len(updates.clients) + _longest_window(charter.selection) + 1
     if len(updates.clients) > charter.gram_limit and points * charter.sketch_size > MOST_COORDINATES:
         raise RecordError(
-            f"round {index}: {len(updates.clients)} clients in sketches of {charter.sketch_size} numbers are "
-            "more than a ledger takes in one round; create the history with a smaller sketch_size"
+            f"round {index}: {len(updates.clients)} clients with sketches of {charter.sketch_size} numbers "
+            "exceed what a ledger can store per round; create the history with a smaller sketch_size"
         )
 
 
 def _sums(start: Vector, aggregate: Vector) -> Iterator[NDArray[np.float32]]:
-    """``start + aggregate`` a block at a time."""
+    """Yield ``start + aggregate``, one block at a time."""
     with np.errstate(over="ignore"):
         for at in range(0, len(start), BLOCK):
             yield start[at : at + BLOCK] + aggregate[at : at + BLOCK]
@@ -207,9 +206,7 @@ def _notes(index: int, notes: object) -> str:
     if not isinstance(notes, str):
         raise RecordError(f"round {index}: notes must be a text, got {shown(notes)}")
     if len(notes) > LONGEST_JSON:
-        raise RecordError(
-            f"round {index}: notes of {len(notes)} characters, and a round can have {LONGEST_JSON}"
-        )
+        raise RecordError(f"round {index}: notes have {len(notes)} characters; the limit is {LONGEST_JSON}")
     return notes
 
 
@@ -223,11 +220,11 @@ def _server(state: object) -> ServerState | None:
 
 
 def real(what: str, value: object, *, error: type[Exception] = RecordError) -> float:
-    """A number as a float; it may be infinite or NaN. -0.0 becomes 0.0, as in SQLite."""
+    """Return a number as a float; infinite and NaN are allowed. -0.0 becomes 0.0, as in SQLite."""
     cause: Exception | None = None
     if not isinstance(value, str | bytes) and getattr(value, "shape", ()) == ():
         try:
             return float(value) + 0.0  # type: ignore[arg-type]
-        except Exception as failed:  # whatever a stranger's __float__ does
+        except Exception as failed:  # a caller's __float__ may raise anything
             cause = failed
     raise error(f"{what} must be a number, got {shown(value)}") from cause

@@ -1,12 +1,12 @@
-"""The formats of a ledger, and how each becomes the next.
+"""The formats of a ledger, and how each is migrated to the next.
 
-A new ledger is laid out as format 1 and brought to the newest format by the same statements that migrate an
-old one, so both have the same tables to the letter. The number of the format is SQLite's ``user_version``
-(0 in format 1). A closed history keeps its format for ever; an open one is migrated when it is resumed.
+A new ledger is created in format 1 and brought to the newest format by the same statements that migrate an
+old one, so both have exactly the same tables. The format number is SQLite's ``user_version`` (0 in format 1).
+A closed history keeps its format forever; an open one is migrated when it is resumed.
 
-**To add a column:** one more format in ``CHANGES`` (columns can only be added, and older rows have NULL in
-them), one field of the entry, which ``facts`` gives only where it is there, one line where ``ledger_rows``
-reads and one where ``ledger`` writes. A row without the new value hashes as it did before: no chain changes.
+**To add a column:** add a format to ``CHANGES`` (columns can only be added; older rows have NULL), a field to
+the entry (``facts`` includes it only if it has a value), a line to ``ledger_rows`` that reads it, and a line
+to ``ledger`` that writes it. A row without the new value has the same hash as before, so no chain changes.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ CHANGES: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE rounds ADD COLUMN began TEXT",
         "ALTER TABLE rounds ADD COLUMN ended TEXT",
     ),
-    3: (  # what the server wants to find here again, and its own state before and after the round
+    3: (  # free text of the server, and its own state before and after the round
         "ALTER TABLE rounds ADD COLUMN notes TEXT",
         "ALTER TABLE rounds ADD COLUMN state_before TEXT",
         "ALTER TABLE rounds ADD COLUMN state_after TEXT",
     ),
-    4: (  # the clients of a round as columns, apart from the round; it was one row per client, which stay
+    4: (  # the clients of a round as columns, in their own table; older rounds keep one row per client
         "CREATE TABLE participants (round INTEGER PRIMARY KEY, ids TEXT NOT NULL, numbers BLOB NOT NULL, "
         "digits INTEGER NOT NULL, coordinates_sha256 TEXT NOT NULL, coordinates BLOB NOT NULL)",
     ),
@@ -52,17 +52,17 @@ FORMAT = max(CHANGES)
 
 
 def format_of(connection: sqlite3.Connection) -> int:
-    """The format of a ledger's tables; one that this program does not know is refused."""
+    """Return the format of a ledger's tables; raise ``DamagedError`` if it is not supported."""
     number: int = connection.execute("PRAGMA user_version").fetchone()[0] or 1
     if number not in CHANGES:
         raise HistoryError(
-            f"the ledger has format {number}, this program reads formats 1 to {FORMAT}; use a newer fedcrab"
+            f"the ledger has format {number}; this version reads formats 1 to {FORMAT}; use a newer fedcrab"
         )
     return number
 
 
 def migrate(connection: sqlite3.Connection, *, found: int) -> None:
-    """Bring tables of the format ``found`` (0: none yet) to the newest, in one transaction or not at all."""
+    """Bring tables of format ``found`` (0: no tables) to the newest format, in one transaction."""
     if found == FORMAT:
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -84,7 +84,7 @@ def _change(connection: sqlite3.Connection, found: int, wanted: int) -> None:
 
 @cache
 def schema(number: int) -> frozenset[str]:
-    """The statements by which SQLite describes the tables of a format."""
+    """Return the statements with which SQLite describes the tables of a format."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         _change(connection, 0, number)
         rows = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")

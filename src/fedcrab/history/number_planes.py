@@ -1,9 +1,9 @@
-"""Float64 numbers in fewer bytes: rounded to so many binary digits, and laid out byte by byte in planes.
+"""Float64 numbers in fewer bytes: rounded to some binary digits, and stored byte by byte in planes.
 
-Plane k holds byte k of every number, the sign and the exponent first. The first two planes repeat themselves
-where numbers are of similar size, and the last one may have empty bits: these are packed by zlib (Huffman's
-code alone). The others are digits of the mantissa, which nothing packs. With 52 digits nothing is lost; with
-``digits`` of them at most 2^(-digits - 1) of each number.
+Plane k holds byte k of every number; the sign and the exponent come first. The first two planes are
+repetitive if the numbers have similar sizes, and the last one may have unused bits. These are compressed by
+zlib (Huffman coding only). The other planes are digits of the mantissa, which do not compress. With 52 digits
+nothing is lost; with ``digits`` of them at most 2^(-digits - 1) of each number.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from fedcrab.errors import DamagedError
 
 Numbers = NDArray[np.float64]
-EXACT = 52  # binary digits of a float64, beside its sign and its exponent
-LEAST = 20  # with which four bytes are kept, one of them as it is
+EXACT = 52  # binary digits of a float64 besides sign and exponent
+LEAST = 20  # the minimum: four bytes are stored, one of them uncompressed
 BEFORE = 12  # bits of sign and exponent
 BYTES = 8
-HEADER = struct.Struct("<QQQ")  # the bytes that each packed plane takes: the first, the second, the last
+HEADER = struct.Struct("<QQQ")  # the compressed sizes of the first, the second and the last plane
 
 
 def rounded(numbers: Numbers, digits: int) -> Numbers:
-    """Each number rounded to this many binary digits."""
+    """Return each number rounded to this many binary digits."""
     dropped = EXACT - digits
     numbers = np.ascontiguousarray(numbers, "<f8")
     if not dropped:
@@ -36,7 +36,7 @@ def rounded(numbers: Numbers, digits: int) -> Numbers:
 
 
 def encode(numbers: Numbers, digits: int) -> bytes:
-    """These numbers, all of them :func:`rounded` to ``digits``, in as few bytes as that takes."""
+    """Return these numbers, already :func:`rounded` to ``digits``, in as few bytes as possible."""
     table = np.ascontiguousarray(numbers, "<f8").view(np.uint8).reshape(-1, BYTES)
     planes = [np.ascontiguousarray(table[:, BYTES - 1 - plane]) for plane in range(_planes(digits))]
     first, second, *plain, last = planes
@@ -46,7 +46,7 @@ def encode(numbers: Numbers, digits: int) -> bytes:
 
 
 def decode(content: bytes, count: int, digits: int) -> Numbers:
-    """The ``count`` numbers that :func:`encode` wrote; ``DamagedError`` where it did not write this."""
+    """Return the ``count`` numbers that :func:`encode` wrote; raise ``DamagedError`` if it did not."""
     first, second, *plain, last = _split(content, count, digits)
     table = np.zeros((count, BYTES), np.uint8)
     for plane, values in enumerate((first, second, *plain, last)):
@@ -55,19 +55,19 @@ def decode(content: bytes, count: int, digits: int) -> Numbers:
 
 
 def may_hold(size: int, count: int, digits: int) -> bool:
-    """Whether so many bytes can be so many numbers: each has a byte at least that is not packed."""
+    """Return whether this many bytes can hold this many numbers: each has at least one uncompressed byte."""
     return HEADER.size + (_planes(digits) - 3) * count <= size
 
 
 def _planes(digits: int) -> int:
-    """How many bytes of each number are kept."""
+    """Return how many bytes of each number are stored."""
     if not LEAST <= digits <= EXACT:
-        raise DamagedError(f"numbers have {LEAST} to {EXACT} binary digits, and {digits} are said")
+        raise DamagedError(f"numbers must have {LEAST} to {EXACT} binary digits, got {digits}")
     return -(-(BEFORE + digits) // BYTES)
 
 
 def _split(content: bytes, count: int, digits: int) -> list[NDArray[np.uint8]]:
-    """The planes in their order."""
+    """Return the planes in order."""
     plain = _planes(digits) - 3
     view = memoryview(content)
     lengths = HEADER.unpack_from(view) if len(view) >= HEADER.size else (0,)
@@ -85,7 +85,7 @@ def _packed(plane: NDArray[np.uint8], level: int = 1) -> bytes:
 
 
 def _unpacked(content: memoryview, count: int) -> NDArray[np.uint8]:
-    """A plane of this many bytes; what would become more is refused before it is made."""
+    """Return a plane of this many bytes; refuse what would decompress to more before allocating it."""
     unpacker = zlib.decompressobj()
     try:
         plane = unpacker.decompress(content, count + 1)

@@ -1,8 +1,8 @@
-"""What ``Compact`` keeps of a round, read again: the updates, and the models that follow from the steps.
+"""Reads what ``Compact`` stores: the updates of a round, and the models that follow from the packed steps.
 
 The packed file of round t has one row per client, in the order of the ids, and a last row: the step
-G_t = M_{t+1} - M_t. A model that was not kept exactly is the nearest earlier exact one plus the packed steps
-since then; the error of each is at most the sum of the errors measured when the steps were packed.
+G_t = M_{t+1} - M_t. A model that is not stored exactly is the nearest earlier exact one plus the packed steps
+since then. Its error is at most the sum of the errors that were measured when the steps were packed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from fedcrab.types import Updates, Vector
 
 
 def packed_updates(snapshots: Snapshots, contents: LedgerState, round: int) -> Updates:
-    """The clients' updates of a round, as they were packed."""
+    """Return the clients' packed updates of a round."""
     entry = contents.rounds[round]
     vectors = packing_of(contents).unpack(read_packed(snapshots, contents, round)[:-1])
     return Updates(entry.clients, vectors, entry.examples)
 
 
 def packed_errors(snapshots: Snapshots, contents: LedgerState, round: int) -> NDArray[np.float64]:
-    """‖q - u‖ of each client's update, measured when it was packed."""
+    """Return ‖q - u‖ of each client's update, measured when it was packed."""
     return packing_of(contents).errors(read_packed(snapshots, contents, round)[:-1])
 
 
 def rebuilt_model(snapshots: Snapshots, contents: LedgerState, round: int) -> Vector:
-    """M_t from the nearest earlier exact model and the packed steps since."""
+    """Return M_t from the nearest earlier exact model and the packed steps since."""
     packing, first = packing_of(contents), _exact_before(contents, round)
     model = snapshots.model(contents.rounds[first].start, contents.charter.layout)
     for t in range(first, round):
@@ -40,7 +40,7 @@ def rebuilt_model(snapshots: Snapshots, contents: LedgerState, round: int) -> Ve
 
 
 def rebuilt_error(snapshots: Snapshots, contents: LedgerState, round: int) -> float:
-    """Σ ‖q - G_s‖ over the packed steps that a rebuilt model is made of."""
+    """Return Σ ‖q - G_s‖ over the packed steps of a rebuilt model."""
     packing, rounds = packing_of(contents), range(_exact_before(contents, round), round)
     return float(sum(packing.errors(read_packed(snapshots, contents, t)[-1:])[0] for t in rounds))
 
@@ -50,18 +50,18 @@ def _exact_before(contents: LedgerState, round: int) -> int:
 
 
 def packing_of(contents: LedgerState) -> Packing:
-    """How this history packs its rows."""
+    """Return how this history packs its rows."""
     selection = contents.charter.selection
     if not isinstance(selection, Compact):
-        raise HistoryError("this history packs no updates; Compact() does")
+        raise HistoryError("this history stores no packed updates; record with Compact()")
     return Packing(contents.charter.layout, selection.bits)
 
 
 def read_packed(snapshots: Snapshots, contents: LedgerState, round: int) -> Bytes:
-    """The packed rows of a round, every byte checked."""
+    """Return the packed rows of a round, every byte checked."""
     entry, packing = contents.rounds[round], packing_of(contents)
     if entry.updates is None:
-        raise DamagedError(f"round {round} has no packed updates, which its selection keeps")
+        raise DamagedError(f"round {round} has no packed updates, although its selection keeps them")
     shape = (len(entry.clients) + 1, packing.width)
     packed = np.asarray(snapshots.array(entry.updates, "packed", shape, "U8"), np.uint8)
     packing.check(packed)

@@ -1,6 +1,6 @@
-"""The clients of a round as columns, and these columns as a ledger keeps them: one text and one run of bytes.
+"""The clients of a round as columns, and how the ledger stores them: one text and one byte string.
 
-``ids`` has a line per client, in the order of the ids. ``numbers`` has, one column after the other, the
+``ids`` has one line per client, in the order of the ids. ``numbers`` has these columns, one after the other:
 examples, norms and cosines (little-endian float64), the sha256 of each update (32 bytes), and one byte per
 client that says whether it was selected.
 """
@@ -49,34 +49,34 @@ class Participants:
 
     @property
     def size(self) -> int:
-        """About how many bytes this takes in memory, the coordinates aside."""
+        """Return about how many bytes this needs in memory, without the coordinates."""
         return (PER_CLIENT + 8) * len(self.clients)
 
     def __call__(self) -> Participants:
-        """These, where a round asks for its participants."""
+        """Return itself: a round calls its participants."""
         return self
 
 
 def pack_ids(found: Participants) -> str:
-    """The ids, a line each."""
+    """Return the ids, one per line."""
     return "\n".join(found.clients)
 
 
 def pack_numbers(found: Participants) -> bytes:
-    """The columns, one after the other."""
+    """Return the columns, one after the other."""
     columns = (np.ascontiguousarray(x, "<f8").tobytes() for x in (found.examples, found.norms, found.cosines))
     return b"".join([*columns, found.raw_digests, np.ascontiguousarray(found.selected, np.uint8).tobytes()])
 
 
 def count_ids(text: object) -> int:
-    """How many ids a text has, before they are taken apart."""
+    """Return how many ids a text has, without splitting it."""
     if not isinstance(text, str):
-        raise DamagedError(f"the ids of clients are a text, and {str(text)[:40]!r} stands there")
+        raise DamagedError(f"client ids must be a text, got {str(text)[:40]!r}")
     return text.count("\n") + 1 if text else 0
 
 
 def are_ids(ids: tuple[str, ...]) -> bool:
-    """Whether these texts are printable, short, and in the order of ids, none twice."""
+    """Return whether these texts are printable, short, sorted and unique."""
     return all(map(str.isprintable, ids)) and max(map(len, ids), default=0) <= LONGEST_TEXT and _ordered(ids)
 
 
@@ -85,22 +85,22 @@ def _ordered(ids: tuple[str, ...]) -> bool:
 
 
 def are_numbers(examples: NDArray[np.float64], *others: NDArray[np.float64]) -> bool:
-    """Whether every number of a round's clients is finite, and every count of examples possible."""
+    """Return whether every number is finite and every count of examples is possible."""
     possible = (examples > 0).all() and (examples <= MOST_EXAMPLES).all()
     return bool(possible) and all(bool(np.isfinite(column).all()) for column in others)
 
 
 def unpack(ids: object, numbers: object, coordinates: Coordinates) -> Participants:
-    """What :func:`pack_ids` and :func:`pack_numbers` wrote, every value within its bounds."""
+    """Return what :func:`pack_ids` and :func:`pack_numbers` wrote, every value checked."""
     count = count_ids(ids)
     if not isinstance(numbers, bytes) or len(numbers) != PER_CLIENT * count:
-        raise DamagedError(f"the numbers of a round are not those of {count} clients")
+        raise DamagedError(f"the numbers of a round do not fit {count} clients")
     clients = tuple(str(ids).split("\n")) if count else ()
     if not are_ids(clients):
-        raise DamagedError("the ids of a round's clients are not as they must be")
+        raise DamagedError("the client ids of a round are invalid")
     examples, norms, cosines = np.frombuffer(numbers, "<f8", 3 * count).reshape(3, count)
     selected = np.frombuffer(numbers, np.uint8, count, offset=(PER_CLIENT - 1) * count)
     if not are_numbers(examples, norms, cosines) or (selected > 1).any():
-        raise DamagedError("the numbers of a round's clients are not within their bounds")
+        raise DamagedError("the numbers of a round's clients are out of bounds")
     digests = numbers[24 * count : (24 + DIGEST) * count]
     return Participants(clients, examples, norms, cosines, selected.astype(bool), digests, coordinates)

@@ -1,4 +1,4 @@
-"""The entries of a ledger, and the chain of hashes that binds each to all before it."""
+"""The entries of a ledger, which the hash chain links."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Settings:
     seed: int  # of the sketches
     gram_limit: int  # above this many participants a round is sketched
     sketch_size: int
-    notes: str = ""  # whatever else the server wants to find here again, such as its configuration
-    format: int = FORMAT  # that the history was created with
+    notes: str = ""  # free text, for example the server's configuration
+    format: int = FORMAT  # the format that the history was created with
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {
             "format": self.format,
             "layout": [[f.name, list(f.shape), f.trained, f.integer] for f in self.layout.fields],
@@ -52,7 +52,7 @@ class Settings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Settings:
-        """The charter that :meth:`to_table` wrote down."""
+        """Return the settings that :meth:`to_table` wrote."""
         fields = tuple(Field(name, tuple(shape), t, i) for name, shape, t, i in table["layout"])
         return cls(
             layout=Layout(fields),
@@ -68,39 +68,39 @@ class Settings:
         )
 
     def facts(self) -> list[Any]:
-        """What the chain covers."""
+        """Return what the chain covers."""
         return ["charter", self.to_table()]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round. Its clients may still be in the ledger: they are read when one of their columns is."""
+    """One round. Its clients may still be in the ledger; they are read when a column is first used."""
 
     index: int
     loss: float  # of the model after the round
     divergence: float
     start: str  # the hash of M_t
     after: str  # the hash of M_{t+1}
-    mean: str  # the hash of Ḡ_t, which later rounds are compared with while the window is open
-    updates: str | None  # the hash of the update vectors, where the selection keeps them
+    mean: str  # the hash of Ḡ_t; later rounds are compared with it while the window is open
+    updates: str | None  # the hash of the update vectors, if the selection keeps them
     references: tuple[int, ...]  # the earlier rounds whose means are points after the clients
     present: Callable[[], Participants]
     rejected: tuple[Rejection, ...]
     began: datetime | None = None  # UTC; since format 2
     ended: datetime | None = None
-    notes: str | None = None  # whatever else the server wants to find here again; since format 3
-    state_before: str | None = None  # the hash of the server's state that goes with M_t, where it has one
+    notes: str | None = None  # free text of the server; since format 3
+    state_before: str | None = None  # the hash of the server's state that belongs to M_t, if any
     state_after: str | None = None  # and with M_{t+1}
-    in_columns: bool = True  # since format 4 the clients of a round are columns, before they were rows
+    in_columns: bool = True  # since format 4 the clients of a round are columns; before, rows
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """The ids, in their order."""
+        """The client ids, sorted."""
         return self.present().clients
 
     @property
     def examples(self) -> NDArray[np.float64]:
-        """How many each client trained on."""
+        """The number of examples per client."""
         return self.present().examples
 
     @property
@@ -110,12 +110,12 @@ class RoundRecord:
 
     @property
     def cosines(self) -> NDArray[np.float64]:
-        """Of each update with the aggregate."""
+        """The cosine of each update with the aggregate."""
         return self.present().cosines
 
     @property
     def selected(self) -> NDArray[np.bool_]:
-        """Whether the selection took each update."""
+        """Whether each update was selected."""
         return self.present().selected
 
     @property
@@ -125,11 +125,11 @@ class RoundRecord:
 
     @property
     def coordinates(self) -> Coordinates:
-        """Of the clients, then of the references."""
+        """The coordinates of the clients, then of the references."""
         return self.present().coordinates
 
     def facts(self) -> list[Any]:
-        """What the chain covers. What a later format added is in it only where it is known."""
+        """Return what the chain covers. Values that a later format added are included only if known."""
         head = [_plain(self.loss), _plain(self.divergence), self.start, self.after, self.mean, self.updates]
         left_out = [[r.client, r.reason] for r in self.rejected]
         facts = ["round", self.index, head, self._clients(), left_out, self._points()]
@@ -151,7 +151,7 @@ class RoundRecord:
         return [list(self.references), found.sketched, _sha(points)]
 
     def _added(self) -> dict[str, Any]:
-        """What formats after the first brought."""
+        """Return the values that formats after the first added."""
         return {
             "began": instant_text(self.began),
             "ended": instant_text(self.ended),
@@ -162,34 +162,34 @@ class RoundRecord:
 
 
 def coordinates_hash(found: Coordinates) -> str:
-    """The sha256 of coordinates as the ledger keeps them; known without them where it stands beside them."""
+    """Return the sha256 of coordinates as the ledger stores them; stored ones are not read for it."""
     known = getattr(found.held, "sha256", None)
     return known if isinstance(known, str) else _sha(encode(found.numbers, found.digits))
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRecord:
-    """The decision over a closed window."""
+    """The decision about a closed window."""
 
     index: int
     first: int
     last: int
-    chosen: tuple[int, ...]  # by the selection; round 0 is kept besides
-    reference: float  # the loss that the next window is measured against
+    chosen: tuple[int, ...]  # by the selection; round 0 is always kept too
+    reference: float  # the loss that the next window is compared with
 
     def facts(self) -> list[Any]:
-        """What the chain covers."""
+        """Return what the chain covers."""
         return ["window", self.index, self.first, self.last, list(self.chosen), _plain(self.reference)]
 
 
 @dataclass(frozen=True, slots=True)
 class ClosingRecord:
-    """Nothing comes after this."""
+    """The last entry of a closed history."""
 
     rounds: int
 
     def facts(self) -> list[Any]:
-        """What the chain covers."""
+        """Return what the chain covers."""
         return ["closing", self.rounds]
 
 
@@ -197,7 +197,7 @@ Record = Settings | RoundRecord | WindowRecord | ClosingRecord
 
 
 def describe(entry: Record) -> str:
-    """An entry's name for people."""
+    """Return a name of an entry for messages."""
     if isinstance(entry, RoundRecord):
         return f"round {entry.index}"
     if isinstance(entry, WindowRecord):
@@ -206,12 +206,12 @@ def describe(entry: Record) -> str:
 
 
 def number(value: float | None) -> float:
-    """A stored number, NULL standing for one that is not a number."""
+    """Return a stored number; NULL means NaN."""
     return float("nan") if value is None else float(value)
 
 
 def instant_text(when: datetime | None) -> str | None:
-    """A time (UTC) as it stands in the ledger: 2026-05-01T12:00:00.000000Z."""
+    """Return a time (UTC) as the ledger stores it: 2026-05-01T12:00:00.000000Z."""
     return None if when is None else when.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

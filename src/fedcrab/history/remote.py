@@ -1,10 +1,10 @@
-"""A history whose snapshots are elsewhere: moved there as they settle, read from there as they are needed.
+"""A history whose snapshots are at a URL: moved there once they are final, fetched when they are needed.
 
-    url/snapshots/<sha256>.safetensors   as soon as no later decision can drop them
-    url/ledger.sqlite, url/ledger.head   when the history is closed, the head last: with it, it can be opened
+url/snapshots/<sha256>.safetensors   as soon as no later decision can drop them
+url/ledger.sqlite, url/ledger.head   when the history is closed; the head is last and makes it readable
 
-A round counts once it is on the local disk, as ever; an upload follows it. A file leaves the local disk only
-after it is whole at the URL. An upload that is cut off is repeated by the next one, file by file.
+A round counts once it is on the local disk; the upload follows. A file is removed from the local disk only
+after it is complete at the URL. The next upload repeats an interrupted one, file by file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CACHE = "FEDCRAB_CACHE"
 
 
 def local_place(path: str | os.PathLike[str]) -> Path:
-    """The directory of a history: itself, or where one from a URL is read, its ledger fetched if need be."""
+    """Return the directory of a history; for a URL, a cache directory with its ledger fetched."""
     url = as_url(path)
     if url is None:
         return Path(path)
@@ -35,7 +35,7 @@ def local_place(path: str | os.PathLike[str]) -> Path:
     make_directory((place / SNAPSHOTS).absolute())
     new = store.content(HEAD)
     if new is None:
-        raise HistoryError(f"{url}: no closed history there; a history is uploaded when it is closed")
+        raise HistoryError(f"{url}: no closed history found there; a history is uploaded when it is closed")
     if not (place / HEAD).exists() or read_regular(place / HEAD, limit=4096) != new:
         store.get(LEDGER, place / LEDGER)
         store.note(place)
@@ -46,28 +46,26 @@ def local_place(path: str | os.PathLike[str]) -> Path:
 
 
 def _cache() -> Path:
-    """Where histories from URLs are read: FEDCRAB_CACHE, or the user's own cache directory."""
+    """Return where histories from URLs are cached: FEDCRAB_CACHE, or the user's cache directory."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(os.environ.get(CACHE) or Path(home) / "fedcrab") / "histories"
 
 
 def upload(directory: Path, url: str | None = None, *, keep: bool = True) -> list[str]:
-    """Copy a closed history to a URL, the head last; gives the files that had to be copied.
+    """Copy a closed history to a URL, the head last; return the names of the copied files.
 
-    ``url`` is the one it was created with, unless given. Files that are there already are not copied again.
-    Unless ``keep``, the snapshots leave this disk and are read from there.
+    ``url`` defaults to the URL that the history was created with. Files that are already there are skipped.
+    With ``keep=False``, the snapshots are removed from this disk and read from the URL.
     """
     store = RemoteStore.at(url) if url else RemoteStore.of(directory)
     if store is None:
-        raise HistoryError(
-            f"{directory}: there is no URL to upload to; give one, such as s3://bucket/history"
-        )
+        raise HistoryError(f"{directory}: has no URL to upload to; give one, such as s3://bucket/history")
     contents = load_state(directory)
     if not contents.closed or Head.read(directory).ledger is None:
-        raise HistoryError(f"{directory}: still open; it is uploaded when it is closed")
+        raise HistoryError(f"{directory}: still open; close it first, which uploads it")
     head = read_regular(directory / HEAD, limit=4096)
     if store.content(HEAD) not in (None, head):
-        raise HistoryError(f"{store.url}: another history is there; choose another place")
+        raise HistoryError(f"{store.url}: contains another history; choose another URL")
     copied = send(store, directory, contents.files(), keep=True)
     for name in (SIGNATURE,) if store.content(HEAD) == head else (LEDGER, SIGNATURE, HEAD):
         if (directory / name).exists():
@@ -80,7 +78,7 @@ def upload(directory: Path, url: str | None = None, *, keep: bool = True) -> lis
 
 
 def send(store: RemoteStore, directory: Path, digests: Iterable[str], *, keep: bool) -> list[str]:
-    """Upload the snapshots that are here and not there; unless ``keep``, they leave this disk after that."""
+    """Upload the snapshots that the URL lacks; with ``keep=False``, then remove them from this disk."""
     snapshots, there, copied = Snapshots(directory / SNAPSHOTS), store.sizes(), list[str]()
     wanted = sorted(digests)
     for path in (snapshots.path(digest) for digest in wanted):
@@ -89,14 +87,14 @@ def send(store: RemoteStore, directory: Path, digests: Iterable[str], *, keep: b
             store.put(path, name)
             copied.append(name)
         elif not path.exists() and name not in there:
-            raise DamagedError(f"{path}: neither here nor at {store.url}")
+            raise DamagedError(f"{path}: missing here and at {store.url}")
     if not keep:
         _drop_local(store, directory, wanted)
     return copied
 
 
 def _drop_local(store: RemoteStore, directory: Path, digests: Iterable[str]) -> None:
-    """Remove snapshots that are whole at the URL."""
+    """Remove snapshots that are complete at the URL."""
     there = store.sizes()
     for digest in digests:
         path = directory / SNAPSHOTS / (digest + ENDING)
@@ -106,16 +104,16 @@ def _drop_local(store: RemoteStore, directory: Path, digests: Iterable[str]) -> 
 
 
 class Uploader:
-    """Sends settled snapshots away while the training goes on; what fails is tried again with the next."""
+    """Uploads final snapshots in the background; what fails is tried again with the next ones."""
 
     def __init__(self, directory: Path, store: RemoteStore) -> None:
         self._directory, self._store = directory, store
         self._beside = ThreadPoolExecutor(1, "fedcrab-upload")
         self._running: Future[list[str]] | None = None
-        self.failed: str | None = None  # why the last attempt did not go through
+        self.failed: str | None = None  # why the last attempt failed
 
     def offer(self, settled: frozenset[str]) -> None:
-        """Begin to send these, unless an earlier upload is still under way."""
+        """Start to upload these, unless an upload is still running."""
         if self._running is not None and not self._running.done():
             return
         self._note()
@@ -127,6 +125,6 @@ class Uploader:
         self.failed = str(error) if error is not None else None
 
     def stop(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the running upload."""
         self._beside.shutdown()
         self._note()

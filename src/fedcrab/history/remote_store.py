@@ -1,8 +1,8 @@
-"""Snapshots on any fsspec URL (``s3://…``, ``gs://…``, ``file://…``), fetched when they are needed.
+"""Snapshots at an fsspec URL (``s3://…``, ``gs://…``, ``file://…``), fetched when they are needed.
 
-A history directory with a ``remote.json`` keeps some of its snapshots, or all of them, at the URL in it. What
-comes from there is checked against its hash before it gets its name here: nothing of it is trusted.
-Credentials and endpoints are those of the environment; the file has none.
+A history directory with a ``remote.json`` has some or all of its snapshots at the URL in that file. Fetched
+files are not trusted: each is checked against its hash before it gets its name. Credentials and endpoints
+come from the environment; the file contains none.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from fedcrab.extras import install, need_extra
 from fedcrab.files import Part, make_directory, read_json, sync_directory, write_named
 
 REMOTE = "remote.json"
-PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs", "file")  # others could be made to run or to reach anything
+PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs", "file")  # others could run or reach anything
 PIECE = 2**20  # bytes read at a time
 PART = 8 * 2**20  # bytes of one part of an upload
 _URL = re.compile(r"([a-z][a-z0-9]*):/+(.*)", re.DOTALL)
 
 
 def as_url(path: str | os.PathLike[str]) -> str | None:
-    """The URL that this is, also where it went through a ``Path``; None of a path."""
+    """Return the URL if this is one, even if it was made a ``Path``; None for a path."""
     found = _URL.fullmatch(os.fspath(path))
     if found is None:
         return None
     protocol, rest = found.groups()
     if protocol not in PROTOCOLS:
         raise ConfigError(
-            f"{path}: no URL for a history; there are {', '.join(f'{p}://' for p in PROTOCOLS)}"
+            f"{path}: not a supported URL; use one of {', '.join(f'{p}://' for p in PROTOCOLS)}"
         )
     return f"{protocol}://{'/' if protocol == 'file' else ''}{rest.rstrip('/')}"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStore:
-    """The files of a history at a URL, by their names."""
+    """The files of a history at a URL."""
 
     url: str
 
     @classmethod
     def at(cls, url: str) -> RemoteStore:
-        """The one at a URL, which must be one."""
+        """Return the store at a URL; raise ``ConfigError`` if it is not a URL."""
         found = as_url(url)
         if found is None:
             raise ConfigError(f"{url}: not a URL; give one such as s3://bucket/history")
@@ -57,52 +57,52 @@ class RemoteStore:
 
     @classmethod
     def of(cls, directory: Path) -> RemoteStore | None:
-        """The one that a history directory names."""
+        """Return the store that a history directory uses, or None."""
         path = directory / REMOTE
         if not path.exists():
             return None
-        url = read_json(path, limit=2**16, what="the place of remote snapshots").get("url")
+        url = read_json(path, limit=2**16, what="a description of remote snapshots").get("url")
         if not isinstance(url, str) or as_url(url) != url:
-            raise DamagedError(f"{path}: not the place of remote snapshots")
+            raise DamagedError(f"{path}: not a description of remote snapshots")
         return cls(url)
 
     def note(self, directory: Path) -> None:
-        """Have a directory name this store."""
+        """Write this store's URL to a history directory."""
         write_named(directory / REMOTE, [json.dumps({"url": self.url}).encode()])
         sync_directory(directory)
 
     def sizes(self) -> dict[str, int]:
-        """The files that are there, whole, each with its bytes."""
+        """Return the complete files at the URL, with their sizes in bytes."""
         with self._reached("not listed") as (fs, root):
             found = fs.find(root, detail=True)
             return {path[len(root) :].lstrip("/"): int(facts["size"]) for path, facts in found.items()}
 
     def check_empty(self) -> None:
-        """Refuse a place where something is already."""
+        """Raise ``HistoryError`` if there are files already."""
         if self.sizes():
-            raise HistoryError(f"{self.url}: there is something already; choose another place")
+            raise HistoryError(f"{self.url}: is not empty; choose another URL")
 
     def content(self, name: str, limit: int = 4096) -> bytes | None:
-        """The content of a small file; None where there is none."""
+        """Return the content of a small file; None if it does not exist."""
         if self.sizes().get(name, limit + 1) > limit:
             return None
-        with self._reached(f"{name} is not fetched") as (fs, root):
+        with self._reached(f"{name} was not fetched") as (fs, root):
             return bytes(fs.cat_file(f"{root}/{name}"))
 
     def put(self, path: Path, name: str) -> None:
-        """Copy a file there; it has its name there only once it is whole."""
-        with self._reached(f"{name} is not uploaded") as (fs, root):
+        """Upload a file; it gets its name only when it is complete."""
+        with self._reached(f"{name} was not uploaded") as (fs, root):
             place = f"{root}/{name}"
             if "file" in fs.protocol:
                 _copy_whole(path, Path(place))
             else:
                 fs.put_file(str(path), place, chunksize=PART)
             if fs.info(place, refresh=True)["size"] != path.stat().st_size:
-                raise OSError("it has another size there")
+                raise OSError("it has a different size there")
 
     def get(self, name: str, path: Path, digest: str | None = None) -> None:
-        """Copy a file from there; DamagedError where it is not what its hash says, and nothing is left."""
-        with self._reached(f"{name} is not fetched") as (fs, root):
+        """Fetch a file; raise ``DamagedError`` and leave nothing if it does not match its hash."""
+        with self._reached(f"{name} was not fetched") as (fs, root):
             make_directory(path.parent.absolute())
             try:
                 write_named(path, self._checked(fs, f"{root}/{name}", digest))
@@ -111,7 +111,7 @@ class RemoteStore:
             sync_directory(path.parent)
 
     def _checked(self, fs: Any, place: str, digest: str | None) -> Iterator[Part]:
-        """The bytes of a file, the last of them only once the hash of all is known to be right."""
+        """Yield the bytes of a file; the last piece only after the hash of all is known to be correct."""
         found, last = hashlib.sha256(), b""
         with fs.open(place, "rb") as file:
             while piece := file.read(PIECE):
@@ -119,35 +119,33 @@ class RemoteStore:
                 yield last
                 last = piece
         if digest is not None and found.hexdigest() != digest:
-            raise DamagedError(
-                f"{self.url}: the content of {Path(place).name} is not what it was (sha256 differs)"
-            )
+            raise DamagedError(f"{self.url}: {Path(place).name} has changed (sha256 differs)")
         yield last
 
     @contextmanager
     def _reached(self, what: str) -> Iterator[tuple[Any, str]]:
-        """The file system behind the URL; whatever goes wrong with it is one sentence."""
+        """The file system behind the URL; turns every error into one sentence."""
         if self.url.startswith("s3:"):
             need_extra("s3", self.url)
         try:
             import fsspec
 
             fs, root = fsspec.core.url_to_fs(self.url)
-            fs.invalidate_cache()  # others may have written there
+            fs.invalidate_cache()  # other processes may have written there
             yield fs, root.rstrip("/")
         except (HistoryError, DamagedError, ConfigError):
             raise
         except ImportError as error:
             raise ConfigError(f"{self.url}: {error}; {install('s3')} for s3://") from error
-        except Exception as error:  # every store has its own
+        except Exception as error:  # every store raises its own errors
             said = " ".join(str(error).split())[:300] or type(error).__name__
             raise HistoryError(
-                f"{self.url}: {what}: {said}; repeat it, it goes on with what is missing"
+                f"{self.url}: {what}: {said}; repeat the command, it continues with what is missing"
             ) from error
 
 
 def _copy_whole(source: Path, target: Path) -> None:
-    """A copy in another directory, under its name once it is on the disk."""
+    """Copy a file to another directory; it gets its name only when it is on the disk."""
 
     def pieces() -> Iterator[Part]:
         with source.open("rb") as file:

@@ -1,8 +1,8 @@
-"""What a history keeps: the windows, the rounds of a window, the clients of a round.
+"""What a history keeps: windows of rounds, the rounds of a window, the clients of a round.
 
-Crab's selective storage: a window closes when the loss has
-fallen by a share α, or after ``max_window`` rounds; of each window the rounds that changed the model
-most are kept; of each round the clients nearest to the aggregate are selected.
+Crab's selective storage: a window closes when the loss has fallen by a share α, or after ``max_window``
+rounds. In each window, the rounds that changed the model most are kept. In each round, the clients nearest to
+the aggregate are selected.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def _count(name: str, value: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Selective:
-    """Crab's selection: no update vectors, a model for the rounds that mattered."""
+    """Crab's selection: keeps the models of the most important rounds, and no update vectors."""
 
-    alpha: float = 0.1  # the loss must fall by this share to close a window; near 0 every fall closes one
+    alpha: float = 0.1  # the loss must fall by this share to close a window; near 0, every fall closes one
     rounds: float = 0.6  # λ, the share of rounds kept; 1 keeps all
     clients: float = 0.7  # δ, the share of a round's clients selected; 1 selects all
-    max_window: int = 10  # a window never has more rounds than this, whatever the loss does
+    max_window: int = 10  # a window never has more rounds than this
 
     def __post_init__(self) -> None:
         _share("rounds", self.rounds)
@@ -43,21 +43,22 @@ class Selective:
             raise ConfigError(f"alpha must be at least 0 and below 1, got {shown(self.alpha)}")
 
     def closes(self, reference: float, loss: float, length: int) -> bool:
-        """Whether a window of ``length`` rounds ends with this loss."""
+        """Return whether a window of ``length`` rounds ends with this loss."""
         fell = isfinite(reference) and isfinite(loss) and loss <= (1 - self.alpha) * reference
         return fell or length >= self.max_window
 
     def choose(self, divergences: Mapping[int, float], *, seen: int, chosen: int) -> tuple[int, ...]:
-        """The rounds of a closed window to keep.
+        """Return the rounds of a closed window to keep.
 
-        ``seen`` and ``chosen`` count the rounds of all windows before it: the remainder is carried.
+        ``seen`` and ``chosen`` count the rounds in all earlier windows, so that rounding errors do not add
+        up.
         """
         room = round(self.rounds * (seen + len(divergences))) - chosen
         by_change = sorted(divergences, key=lambda t: (-_least_if_nan(divergences[t]), t))
         return tuple(sorted(by_change[: max(room, 0)]))
 
     def select(self, cosines: Sequence[float]) -> tuple[bool, ...]:
-        """Which of a round's clients (in the order of their ids) are selected."""
+        """Return which of a round's clients are selected, in the order of their ids."""
         if not len(cosines):
             return ()
         count = max(1, round(self.clients * len(cosines)))
@@ -65,7 +66,7 @@ class Selective:
         return tuple(i in nearest for i in range(len(cosines)))
 
     def keeps_updates(self, round: int) -> bool:  # noqa: ARG002
-        """Crab keeps no update vectors: norms and geometry are enough."""
+        """Return False: Crab keeps no update vectors, because norms and geometry are enough."""
         return False
 
 
@@ -75,7 +76,7 @@ def _least_if_nan(divergence: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Every n-th round, all its clients; the update vectors of round 0 alone (FedEraser)."""
+    """Keeps every n-th round with all its clients, and the update vectors of round 0 only (FedEraser)."""
 
     n: int = 2
 
@@ -83,46 +84,46 @@ class Every:
         _count("n", self.n)
 
     def closes(self, reference: float, loss: float, length: int) -> bool:  # noqa: ARG002
-        """Each round is decided at once."""
+        """Return True: each round is decided at once."""
         return True
 
     def choose(self, divergences: Mapping[int, float], *, seen: int, chosen: int) -> tuple[int, ...]:  # noqa: ARG002
-        """The rounds 0, n, 2n and so on."""
+        """Return the rounds 0, n, 2n and so on."""
         return tuple(t for t in divergences if t % self.n == 0)
 
     def select(self, cosines: Sequence[float]) -> tuple[bool, ...]:
-        """All of them."""
+        """Select all clients."""
         return (True,) * len(cosines)
 
     def keeps_updates(self, round: int) -> bool:
-        """The first kept round is replayed from its stored updates."""
+        """Return whether this is round 0, which FedEraser replays from its stored updates."""
         return round == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """All rounds, all clients, all update vectors (FedRecover)."""
+    """Keeps all rounds, all clients and all update vectors (FedRecover)."""
 
     def closes(self, reference: float, loss: float, length: int) -> bool:  # noqa: ARG002
-        """Each round is decided at once."""
+        """Return True: each round is decided at once."""
         return True
 
     def choose(self, divergences: Mapping[int, float], *, seen: int, chosen: int) -> tuple[int, ...]:  # noqa: ARG002
-        """All of them."""
+        """Keep all rounds."""
         return tuple(divergences)
 
     def select(self, cosines: Sequence[float]) -> tuple[bool, ...]:
-        """All of them."""
+        """Select all clients."""
         return (True,) * len(cosines)
 
     def keeps_updates(self, round: int) -> bool:  # noqa: ARG002
-        """Always."""
+        """Return True."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Every update of every round in a few bits, beside what :class:`Selective` keeps (corrected replay).
+    """Keeps every update of every round in a few bits, and what :class:`Selective` keeps (corrected replay).
 
     Windows, rounds and clients are chosen exactly as by ``Selective`` with the same settings.
     """
@@ -141,19 +142,19 @@ class Compact:
         return Selective(self.alpha, self.rounds, self.clients, self.max_window)
 
     def closes(self, reference: float, loss: float, length: int) -> bool:
-        """As ``Selective``."""
+        """Close a window as ``Selective`` does."""
         return self._selective().closes(reference, loss, length)
 
     def choose(self, divergences: Mapping[int, float], *, seen: int, chosen: int) -> tuple[int, ...]:
-        """As ``Selective``: the rounds whose models are kept exactly."""
+        """Return the rounds whose models are kept exactly, as ``Selective`` does."""
         return self._selective().choose(divergences, seen=seen, chosen=chosen)
 
     def select(self, cosines: Sequence[float]) -> tuple[bool, ...]:
-        """As ``Selective``."""
+        """Select clients as ``Selective`` does."""
         return self._selective().select(cosines)
 
     def keeps_updates(self, round: int) -> bool:  # noqa: ARG002
-        """Always, also of rounds whose models are dropped."""
+        """Return True, even for rounds whose models are dropped."""
         return True
 
 
@@ -167,13 +168,13 @@ KINDS: Mapping[str, type[Selection]] = {
 
 
 def to_table(selection: Selection) -> dict[str, Any]:
-    """A selection as plain values, for the ledger."""
+    """Return a selection as plain values, for the ledger."""
     kind = next(name for name, cls in KINDS.items() if isinstance(selection, cls))
     return {"kind": kind, **asdict(selection)}
 
 
 def from_table(table: Mapping[str, Any]) -> Selection:
-    """The selection that :func:`to_table` wrote down."""
+    """Return the selection that :func:`to_table` wrote."""
     settings = dict(table)
     kind = settings.pop("kind", None)
     if kind not in KINDS:

@@ -1,8 +1,8 @@
-"""What a server keeps between rounds beside the model: the moments of its optimiser, an adapted norm.
+"""What a server keeps between rounds besides the model, for example the moments of its optimiser.
 
-It is written as a safetensors file like a model: the arrays as tensors, plain values as JSON in the file's
-metadata. One such state belongs to the model before a round and one to the model after it; a kept model
-keeps its state.
+It is written as a safetensors file, like a model: arrays as tensors, plain values as JSON in the metadata.
+One state belongs to the model before a round and one to the model after it. Both are kept as long as their
+model.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ _NAMES = {np.dtype(text): name for name, text in DTYPES.items()}
 
 
 def check_state(state: ServerState) -> None:
-    """Refuse, before anything is written, what could not be read back."""
+    """Raise ``RecordError`` if a state could not be read back, before anything is written."""
     try:
         text = json.dumps(state.values)
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"the server's state has values that JSON cannot hold: {error}") from error
     if len(text) > LONGEST_VALUES:
         raise RecordError(
-            f"the server's state has {len(text)} characters of plain values; {LONGEST_VALUES} can be kept"
+            f"the server's state has {len(text)} characters of plain values; the limit is {LONGEST_VALUES}"
         )
     for name, array in state.arrays.items():
         if not isinstance(name, str) or name == METADATA or not isinstance(array, np.ndarray):
-            raise RecordError(f"the server's state has an array {shown(name)} that cannot be kept")
+            raise RecordError(f"the server's state has an array {shown(name)} that cannot be stored")
         if array.dtype.newbyteorder("<") not in _NAMES:
-            raise RecordError(f"the server's state has {name!r} of type {array.dtype}, which no file holds")
+            raise RecordError(f"the server's state has {name!r} of type {array.dtype}; it cannot be stored")
     if len(_head(state)) > LONGEST_HEAD:
-        raise RecordError(f"the server's state has {len(state.arrays)} arrays, more than a file describes")
+        raise RecordError(f"the server's state has too many arrays ({len(state.arrays)})")
 
 
 def state_parts(state: ServerState) -> Iterator[Part]:
-    """The bytes of its file, a piece at a time."""
+    """Yield the bytes of its file, one piece at a time."""
     yield _head(state)
     for name in sorted(state.arrays):
         flat = np.ascontiguousarray(state.arrays[name]).reshape(-1)
@@ -70,7 +70,7 @@ def state_parts(state: ServerState) -> Iterator[Part]:
 
 
 def state_hash(state: ServerState) -> str:
-    """The hash of the file that it would be written to."""
+    """Return the hash that its file would have."""
     digest = hashlib.sha256()
     for part in state_parts(state):
         digest.update(part)
@@ -91,10 +91,10 @@ def _head(state: ServerState) -> bytes:
 
 
 def parse_state(path: Path, content: bytes) -> ServerState:
-    """The state in the bytes of a file, which anybody may have written."""
+    """Return the state in the bytes of a file, which is not trusted."""
     length = 8 + int.from_bytes(content[:8], "little")
     if not 8 < length <= min(LONGEST_HEAD, len(content)):
-        raise DamagedError(f"{path}: not a server's state: its head is not as long as it says")
+        raise DamagedError(f"{path}: not a server's state: its header does not have the stated length")
     try:
         table = json.loads(content[8:length])
         values = dict(json.loads(table.pop(METADATA)[VALUES]).items())
@@ -109,12 +109,12 @@ def parse_state(path: Path, content: bytes) -> ServerState:
 
 
 def _array(row: Mapping[str, Any], body: memoryview, at: int) -> tuple[NDArray[np.generic], int]:
-    """One array, which begins where the one before it ended."""
+    """Return one array, which starts where the previous one ended, and its end."""
     kind, shape = np.dtype(DTYPES[row["dtype"]]), tuple(row["shape"])
     if not all(type(n) is int and 0 <= n <= MOST_NUMBERS for n in shape) or len(shape) > 32:
         raise ValueError(f"an array of shape {str(shape)[:40]}")
     stop = at + kind.itemsize * int(np.prod(shape, dtype=object))
     if row["data_offsets"] != [at, stop] or stop > len(body):
-        raise ValueError("an array that is not where it is said to be")
+        raise ValueError("an array is not at its stated position")
     found: NDArray[np.generic] = np.frombuffer(body[at:stop], kind).reshape(shape).copy()
     return found, stop

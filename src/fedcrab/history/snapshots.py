@@ -32,41 +32,41 @@ from fedcrab.vectors import Matrix64, Sliced
 
 ENDING = ".safetensors"
 PIECE = 2**17  # numbers written at a time
-HEADER = 2**20  # bytes, far above what a layout's header can need
-LARGEST_STATE = 2**40  # bytes: read as they are, a file gives what it holds
-RESERVED = "__metadata__"  # safetensors takes an entry of this name for remarks, not for a tensor
+HEADER = 2**20  # bytes, far more than the header of a layout needs
+LARGEST_STATE = 2**40  # bytes
+RESERVED = "__metadata__"  # safetensors reserves this name for metadata
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DTYPES: Mapping[str, type] = {"F32": np.float32, "F64": np.float64, "U8": np.uint8}
 
 
 def is_hash(text: object) -> bool:
-    """Whether this is a sha256 as we write it, and so safe as a file name."""
+    """Return whether this is a sha256 as we write it, and so safe as a file name."""
     return isinstance(text, str) and _HASH.fullmatch(text) is not None
 
 
 class Snapshots:
-    """The folder of snapshots. A file is written once, whole, under the hash of its content."""
+    """The directory of snapshots. A file is written once, under the hash of its content."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def path(self, digest: str) -> Path:
-        """Where the snapshot of this hash is."""
+        """Return the path of the snapshot with this hash."""
         return self.directory / (digest + ENDING)
 
     def found(self, digest: str) -> Path:
-        """Where the snapshot of this hash is, fetched first if it is only at the history's URL."""
+        """Return the path of the snapshot with this hash; fetch it first if it is only at the URL."""
         path = self.path(digest)
         if not path.exists() and (store := RemoteStore.of(self.directory.parent)):
             store.get(f"{self.directory.name}/{path.name}", path, digest)
         return path
 
     def put_model(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
-        """Write the model ``start`` (or ``start + step``) with its tensors named; gives its hash."""
+        """Write the model ``start`` (or ``start + step``) with named tensors; return its hash."""
         return self._put(header(layout), _sums(start, step))
 
     def hash_of(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
-        """The hash that :meth:`put_model` would give."""
+        """Return the hash that :meth:`put_model` would return."""
         digest = hashlib.sha256(header(layout))
         for piece in _sums(start, step):
             digest.update(piece)
@@ -75,27 +75,27 @@ class Snapshots:
     def put_array(
         self, name: str, array: NDArray[np.float32] | NDArray[np.float64] | NDArray[np.uint8]
     ) -> str:
-        """Write one tensor; gives its hash."""
+        """Write one tensor; return its hash."""
         dtype = next(name for name, kind in _DTYPES.items() if array.dtype == kind)
         return self._put(
             _header({name: array.shape}, dtype), _pieces(np.ascontiguousarray(array).reshape(-1))
         )
 
     def put_state(self, state: ServerState) -> str:
-        """Write the server's state; gives its hash."""
+        """Write the server's state; return its hash."""
         return write_addressed(self.directory, state_parts(state), ending=ENDING)
 
     def state(self, digest: str) -> ServerState:
-        """The server's state of this hash, checked against it."""
+        """Return the server's state with this hash, checked."""
         path = self.found(digest)
         content = read_regular(path, limit=LARGEST_STATE)
         if hashlib.sha256(content).hexdigest() != digest:
-            raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
+            raise DamagedError(f"{path}: its content does not match its name (sha256 differs)")
         return parse_state(path, content)
 
     @contextmanager
     def vector(self, digest: str, name: str, size: int) -> Iterator[Sliced]:
-        """A vector of float64 numbers, to be read a piece at a time; its hash is not checked here."""
+        """A float64 vector that is read in pieces. Its hash is not checked here."""
         fd = os.open(self.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             yield _OnDisk(fd, len(_header({name: (size,)}, "F64")))
@@ -106,15 +106,15 @@ class Snapshots:
         return write_addressed(self.directory, _after(header, data), ending=ENDING)
 
     def settle(self) -> None:
-        """Make the names of what was put durable."""
+        """Make the names of written files durable."""
         sync_directory(self.directory)
 
     def model(self, digest: str, layout: Layout) -> Vector:
-        """The model of this hash as a flat vector, checked against the hash and the layout."""
+        """Return the model with this hash as a flat vector, checked against the hash and the layout."""
         return read_model(self.found(digest), digest, layout)
 
     def array(self, digest: str, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
-        """One tensor of this hash, checked against the hash, the shape and the type."""
+        """Return one tensor with this hash, checked against the hash, the shape and the type."""
         path = self.found(digest)
         items = int(np.prod(shape, dtype=object)) if shape else 1
         size, head = items * np.dtype(_DTYPES[dtype]).itemsize, _header({name: shape}, dtype)
@@ -124,11 +124,11 @@ class Snapshots:
         return _tensor(path, _tensors(path, content.tobytes(), size), name, shape, dtype)
 
     def files(self) -> Iterator[Path]:
-        """Everything in the folder, in the order of the names."""
+        """Yield everything in the directory, sorted by name."""
         yield from sorted(self.directory.iterdir())
 
     def keep_only(self, needed: Iterable[str]) -> None:
-        """Remove snapshots that are not needed, and what unfinished writes left behind."""
+        """Remove snapshots that are not needed, and the remains of unfinished writes."""
         names = {self.path(digest).name for digest in needed}
         for path in self.files():
             ours = is_hash(path.name.removesuffix(ENDING)) or path.name.endswith(TEMPORARY)
@@ -152,38 +152,38 @@ class _OnDisk:
     def copy_to(self, out: Matrix64, part: slice) -> None:
         wanted = 8 * (part.stop - part.start)
         if os.preadv(self._fd, [out.data.cast("B")], self._start + 8 * part.start) != wanted:
-            raise OSError(errno.EIO, "a stored mean is shorter than it was")
+            raise OSError(errno.EIO, "a stored mean is shorter than expected")
 
 
 def write_model(path: Path, layout: Layout, model: Vector) -> str:
-    """Write a model under a name of its own, whole; gives the sha256 of the file."""
+    """Write a model under the given name, completely or not at all; return the sha256 of the file."""
     return write_named(path, _after(header(layout), _sums(model, None)))
 
 
 def read_model(path: Path, digest: str, layout: Layout) -> Vector:
-    """A model's file as a flat vector, checked against its hash and the layout."""
+    """Return a model file as a flat vector, checked against its hash and the layout."""
     tensors = _read(path, digest, layout.size * 4)
     vector = np.empty(layout.size, np.float32)
     for name, view in layout.views(vector).items():
         view[...] = _tensor(path, tensors, name, view.shape, "F32")
     if len(tensors) != len(layout.fields):
-        raise DamagedError(f"{path}: has tensors that the layout does not know")
+        raise DamagedError(f"{path}: has tensors that are not in the layout")
     return vector
 
 
 def _read(path: Path, digest: str, size: int) -> dict[str, Mapping[str, object]]:
-    """The tensors of a file of ``size`` bytes of data, its hash checked first."""
+    """Return the tensors of a file with ``size`` bytes of data; its hash is checked first."""
     content = read_regular(path, limit=size + HEADER)
     _check_hash(path, content, digest)
     return _tensors(path, content, size)
 
 
 def _bytes(path: Path, digest: str, size: int) -> NDArray[np.uint8]:
-    """All bytes of such a file, its hash checked, as an array of its own: they are nowhere twice."""
+    """Return all bytes of such a file, its hash checked, without a second copy in memory."""
     with open_regular(path) as file:
         length = os.fstat(file.fileno()).st_size
         if length > size + HEADER:
-            raise DamagedError(f"{path}: {length} bytes where at most {size + HEADER} are possible")
+            raise DamagedError(f"{path}: has {length} bytes, at most {size + HEADER} are allowed")
         content, done = np.empty(length, np.uint8), 0
         while done < length and (more := file.readinto(content[done:].data)):
             done += more
@@ -193,14 +193,14 @@ def _bytes(path: Path, digest: str, size: int) -> NDArray[np.uint8]:
 
 def _check_hash(path: Path, content: bytes | memoryview, digest: str) -> None:
     if hashlib.sha256(content).hexdigest() != digest:
-        raise DamagedError(f"{path}: the content is not what its name says (sha256 differs)")
+        raise DamagedError(f"{path}: its content does not match its name (sha256 differs)")
 
 
 def _tensors(path: Path, content: bytes, size: int) -> dict[str, Mapping[str, object]]:
-    """The tensors of a file of ``size`` bytes of data."""
+    """Return the tensors of a file with ``size`` bytes of data."""
     length = 8 + int.from_bytes(content[:8], "little")
     if length > HEADER or length + size != len(content):
-        raise DamagedError(f"{path}: not {size} bytes of tensors after a header of at most {HEADER}")
+        raise DamagedError(f"{path}: expected {size} bytes of tensors after a header of at most {HEADER}")
     try:
         return dict(deserialize(content))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
@@ -212,7 +212,7 @@ def _tensor(
 ) -> NDArray[np.generic]:
     found = tensors.get(name)
     if found is None or found["dtype"] != dtype or found["shape"] != list(shape):
-        raise DamagedError(f"{path}: no {dtype} tensor {name!r} of shape {shape} in it")
+        raise DamagedError(f"{path}: has no {dtype} tensor {name!r} of shape {shape}")
     data = found["data"]
     if not isinstance(data, bytes | bytearray):
         raise DamagedError(f"{path}: tensor {name!r} has no data")
@@ -220,12 +220,12 @@ def _tensor(
 
 
 def header(layout: Layout) -> bytes:
-    """The head of a model's file."""
+    """Return the header of a model file."""
     return _header({f.name: f.shape for f in layout.fields}, "F32")
 
 
 def _header(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:
-    """The head of a safetensors file: its length, then JSON, padded so that the data is aligned."""
+    """Return the header of a safetensors file: its length, then JSON, padded to align the data."""
     table, start = {}, 0
     for name, shape in shapes.items():
         stop = start + int(np.prod(shape, dtype=object)) * np.dtype(_DTYPES[dtype]).itemsize
@@ -247,7 +247,7 @@ def _pieces(flat: NDArray[np.generic]) -> Iterator[Part]:
 
 
 def _sums(start: Vector, step: Vector | None) -> Iterator[Part]:
-    """The numbers of ``start + step``, piece by piece, so that no third vector is ever held."""
+    """Yield the numbers of ``start + step`` in pieces, so that no third vector is needed."""
     for at in range(0, len(start), PIECE):
         piece = np.ascontiguousarray(start[at : at + PIECE], np.float32)
         yield (piece if step is None else piece + step[at : at + PIECE]).data.cast("B")

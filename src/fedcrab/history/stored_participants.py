@@ -1,4 +1,4 @@
-"""The clients of a round, read from the ledger when they are asked for and then checked against the chain."""
+"""The clients of a round, read from the ledger on demand and checked against the chain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedcrab.history.records import RoundRecord, Settings, describe
 from fedcrab.history.snapshots import is_hash
 from fedcrab.vectors import Matrix64
 
-LARGEST = 1e60  # a coordinate: above what float32 vectors can give, and its square is still a number
+LARGEST = 1e60  # of a coordinate: more than float32 vectors can give, but its square is still finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class LedgerNumbers:
     round: int
     count: int
     digits: int
-    sha256: str | None  # None before format 4: they stood in the round's own row, as float64
+    sha256: str | None  # None before format 4: they were in the round's own row, as float64
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return self.count
 
     def read(self) -> Matrix64:
-        """All of them, checked against their hash; held as long as there is room."""
+        """Return all coordinates, checked against their hash; cached if there is room."""
         with self.file.lock:
             held: Matrix64 | None = self.file.numbers.get(self.round)
             if held is None:
@@ -51,20 +51,20 @@ class LedgerNumbers:
         return held
 
     def read_from(self, connection: sqlite3.Connection) -> Matrix64:
-        """All of them, over this connection."""
+        """Return all coordinates, read over this connection."""
         table = "rounds" if self.sha256 is None else "participants"
         row = connection.execute(f"SELECT coordinates FROM {table} WHERE round = ?", (self.round,)).fetchone()
         content = row[0] if row else None
         if not isinstance(content, bytes):
-            raise self._damaged("the coordinates are not a row of numbers")
+            raise self._damaged("its coordinates are not an array of numbers")
         if self.sha256 is not None and sha256(content).hexdigest() != self.sha256:
-            raise self._damaged("its coordinates are not what their hash says")
+            raise self._damaged("its coordinates do not match their hash")
         try:
             numbers = _plain(content) if self.sha256 is None else decode(content, self.count, self.digits)
         except DamagedError as error:
             raise self._damaged(str(error)) from error
         if len(numbers) != self.count or not (np.abs(numbers) <= LARGEST).all():
-            raise self._damaged(f"its coordinates are not {self.count} possible numbers")
+            raise self._damaged(f"its coordinates are not {self.count} valid numbers")
         return numbers
 
     def _damaged(self, why: str) -> DamagedError:
@@ -73,12 +73,12 @@ class LedgerNumbers:
 
 def _plain(content: bytes) -> Matrix64:
     if len(content) % 8:
-        raise DamagedError("the coordinates are not a row of numbers")
+        raise DamagedError("the coordinates are not an array of numbers")
     return np.frombuffer(content, "<f8")
 
 
 class StoredParticipants:
-    """The clients of one round of a ledger. The first look at them checks the round's link in the chain."""
+    """The clients of one round of a ledger. The first access checks the round's link in the chain."""
 
     __slots__ = ("_charter", "_digest", "_entry", "_file", "_previous")
 
@@ -86,11 +86,11 @@ class StoredParticipants:
         self._file = file
 
     def expect(self, entry: RoundRecord, previous: str, digest: str, charter: Settings) -> None:
-        """What they must fit: the rest of their round, its hash and the one before it."""
+        """Set what they must match: the rest of their round, its hash and the previous hash."""
         self._entry, self._previous, self._digest, self._charter = entry, previous, digest, charter
 
     def __call__(self) -> Participants:
-        """The clients, from memory or from the ledger."""
+        """Return the clients, from memory or from the ledger."""
         index, file = self._entry.index, self._file
         with file.lock:
             found: Participants | None = file.clients.get(index)
@@ -110,15 +110,15 @@ class StoredParticipants:
         return found
 
     def _check(self, found: Participants) -> None:
-        """The round is what its hash says, and what was selected follows from its numbers."""
+        """Raise unless the round matches its hash and its selection follows from its numbers."""
         whole_entry = replace(self._entry, present=found)
         if link(self._previous, whole_entry) != self._digest:
-            raise DamagedError(f"{describe(self._entry)} is not what its hash says")
+            raise DamagedError(f"{describe(self._entry)} does not match its hash")
         check_participants(whole_entry, self._charter)
 
 
 def check_participants(entry: RoundRecord, charter: Settings) -> None:
-    """What the rules of the charter give of a round's clients, not only what somebody wrote."""
+    """Raise unless a round's clients follow the rules of the charter."""
     selected = charter.selection.select(entry.cosines.tolist())
     sketched = len(entry.clients) > charter.gram_limit
     width = charter.sketch_size if sketched else entry.coordinates.points
@@ -130,7 +130,7 @@ def check_participants(entry: RoundRecord, charter: Settings) -> None:
 def read_participants(
     connection: sqlite3.Connection, entry: RoundRecord, charter: Settings, file: LedgerFile
 ) -> Participants:
-    """The clients of a round over this connection: its columns or, before format 4, its rows."""
+    """Return the clients of a round over this connection: its columns or, before format 4, its rows."""
     found = (
         _of_columns(connection, entry, charter, file)
         if entry.in_columns
@@ -177,7 +177,7 @@ def _of_rows(connection: sqlite3.Connection, entry: RoundRecord, file: LedgerFil
 
 
 def _are_clients(ids: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], digests: tuple[Any, ...]) -> bool:
-    """Whether every value of a round's clients is of its kind and within its bounds: all of them at once."""
+    """Return whether all values of a round's clients have the right type and are within their bounds."""
     if any(set(map(type, texts)) != {str} for texts in (ids, digests)):
         return False
     if not all(set(map(type, column)) <= {int, float} for column in columns):
@@ -190,20 +190,20 @@ def _are_clients(ids: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], diges
 
 
 def _refuse_clients(rows: Sequence[tuple[Any, ...]]) -> NoReturn:
-    """Say which client of a round is not as it must be."""
+    """Raise an error that names the first invalid client of a round."""
     before = ""
     for client, *values, digest in rows:
         if text_of(client) <= before:
-            raise DamagedError(f"client {client[:40]!r} does not stand in the order of the ids")
+            raise DamagedError(f"client {client[:40]!r} is not in the order of the ids")
         before = client
         checked_hash(digest)
         examples, *_ = map(_finite, values)
         if not 0 < examples <= MOST_EXAMPLES:
             raise DamagedError(f"client {client[:40]!r} cannot have {examples:g} examples")
-    raise DamagedError("the clients of a round are not as they must be")
+    raise DamagedError("the clients of a round are invalid")
 
 
 def _finite(value: object) -> float:
     if not isinstance(value, int | float) or not np.isfinite(value):
-        raise DamagedError(f"a finite number is expected where {str(value)[:40]!r} stands")
+        raise DamagedError(f"expected a finite number, found {str(value)[:40]!r}")
     return float(value)

@@ -1,4 +1,4 @@
-"""Whether a history is what its hashes say: quick for every reader, thorough for ``verify``."""
+"""Checks whether a history matches its hashes: quickly for every reader, thoroughly for ``verify``."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ from fedcrab.history.snapshots import ENDING, Snapshots, is_hash
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What ``verify`` found: whole where there are no problems."""
+    """The result of ``verify``: there is no damage if ``problems`` is empty."""
 
     problems: list[str]
-    head: str | None = None  # the hash of the last entry; None where the ledger cannot be read
+    head: str | None = None  # the hash of the last entry; None if the ledger cannot be read
     rounds: int = 0
     closed: bool = False
-    anchored: int | None = None  # the first rounds that the given head covers
-    signature: str = "none"  # ``none``, ``not checked`` or ``holds``, for the given key
-    signed: int | None = None  # the first rounds that the signature covers
+    anchored: int | None = None  # how many rounds the given head covers
+    signature: str = "none"  # ``none``, ``not checked`` or ``holds`` (for the given key)
+    signed: int | None = None  # how many rounds the signature covers
 
 
 def load_state(directory: Path, *, writing: bool = False) -> LedgerState:
-    """What the ledger says, checked; the first thing that is wrong is raised.
+    """Return the checked state of the ledger; raise ``DamagedError`` with the first problem.
 
-    Every byte of a sealed ledger is compared with its seal, and each round with its link in the chain when
-    its clients are first read; one that is still open has no seal, and its whole chain is checked now.
-    A writer holds no rounds in memory: they are read from the ledger again when asked for.
+    A sealed ledger is compared with its seal byte by byte, and each round with its link in the chain when its
+    clients are first read. An open ledger has no seal, so its whole chain is checked now. A writer keeps no
+    rounds in memory: they are read again when needed.
     """
     check_directory(directory)
     contents, problems = _examine(directory, thorough=False, writing=writing)
     if problems or contents is None:
-        raise DamagedError(f"{problems[0]}; 'fedcrab verify' tells what else is damaged")
+        raise DamagedError(f"{problems[0]}; run 'fedcrab verify' to see everything that is damaged")
     return contents
 
 
 def verify(directory: Path, *, head: str | None = None, key: Path | None = None) -> Verdict:
-    """Check the ledger, every byte of every snapshot, and whatever numbers must agree with each other.
+    """Check the ledger, every byte of every snapshot, and that the numbers agree with each other.
 
-    ``head`` is one noted elsewhere: it must be in the chain. ``key`` is a public key: the history must have
-    been signed with its private one (:func:`seal`).
+    ``head`` is a head noted elsewhere; it must be in the chain. ``key`` is a public key; the history must
+    have been signed with its private key (:func:`seal`).
     """
     check_directory(directory)
     head = None if head is None else checked_head(head)
@@ -89,10 +89,10 @@ def verify(directory: Path, *, head: str | None = None, key: Path | None = None)
 
 
 def seal(directory: Path, key: Path) -> dict[str, Any]:
-    """Sign the head of a history with a private key; one that is damaged is not signed."""
+    """Sign the head of a history with a private key; a damaged history is refused."""
     check_private(key)
     if problems := verify(directory).problems:
-        raise DamagedError(f"{problems[0]}; what is damaged is not signed")
+        raise DamagedError(f"{problems[0]}; a damaged history is not signed")
     return write_signature(directory, load_state(directory), key)
 
 
@@ -104,30 +104,30 @@ def _signature(directory: Path) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def _seal_problems(directory: Path, contents: LedgerState) -> list[str]:
-    """A closed history has the sha256 of its ledger in the head, unless a writer is about to put it there."""
+    """A closed history has the sha256 of its ledger in the head, unless a writer is about to write it."""
     if not contents.closed or is_locked(directory) or Head.read(directory).ledger is not None:
         return []
     return [
         f"{directory / HEAD}: the history is closed, but not sealed: the sha256 of {LEDGER} is missing; "
-        "where the closing was interrupted, History.resume ends it"
+        "if closing was interrupted, History.resume completes it"
     ]
 
 
 def check_directory(directory: Path) -> None:
-    """There is a directory, and something of a history in it."""
+    """Raise ``HistoryError`` unless this is a directory that contains part of a history."""
     if not directory.is_dir():
-        raise HistoryError(f"{directory}: no such directory; a history is made by History.create")
+        raise HistoryError(f"{directory}: no such directory; History.create makes a history")
     if not any((directory / name).exists() for name in (LEDGER, HEAD, SNAPSHOTS)):
-        raise HistoryError(f"{directory}: not a history (there is no {LEDGER} in it)")
+        raise HistoryError(f"{directory}: not a history (it has no {LEDGER})")
 
 
 def _examine(
     directory: Path, anchors: Anchors | None = None, *, thorough: bool = True, writing: bool = False
 ) -> tuple[LedgerState | None, list[str]]:
-    """The ledger against its head, its chain and its own rules; the chain of what is sealed if thorough."""
+    """Check the ledger against its head, its chain and its rules; a sealed chain only if ``thorough``."""
     path = directory / LEDGER
     try:
-        head = Head.read(directory)  # before the ledger: a writer may be at work, and the ledger grows first
+        head = Head.read(directory)  # before the ledger, because a writer extends the ledger first
         problem = _kind_problem(directory) or head.problem(directory)
         if problem:
             return None, [problem]
@@ -145,27 +145,27 @@ def _examine(
 
 
 def _is_sealed(directory: Path) -> bool:
-    """Whether the last step of closing was reached; until then unfinished files are no damage."""
+    """Return whether closing was completed; until then unfinished files are not damage."""
     return Head.read(directory).ledger is not None
 
 
 def _kind_problem(directory: Path) -> str | None:
-    """A thing that is not what it must be: SQLite would follow a link, and wait for ever at a pipe."""
+    """Return a file of the wrong type: SQLite would follow a link, and wait forever at a pipe."""
     kinds = {LEDGER: S_ISREG, f"{LEDGER}-wal": S_ISREG, f"{LEDGER}-shm": S_ISREG, SNAPSHOTS: S_ISDIR}
     for path in (directory / name for name in kinds):
         try:
-            mode = path.lstat().st_mode  # one look: a writer may take its files away at any moment
+            mode = path.lstat().st_mode  # one call, because a writer may remove its files at any moment
         except (FileNotFoundError, NotADirectoryError):
             continue
         if S_ISLNK(mode):
-            return f"{path}: a link, where the thing itself must be"
+            return f"{path}: this is a link; a plain file or directory is required"
         if not kinds[path.name](mode):
-            return f"{path}: not a plain file or directory as it must be"
+            return f"{path}: not a plain file or directory"
     return None if (directory / LEDGER).exists() else f"{directory / LEDGER}: missing"
 
 
 def _tail_problems(path: Path, contents: LedgerState, head: Head) -> list[str]:
-    """Entries that were acknowledged and are gone, or were exchanged for others."""
+    """Return acknowledged entries that are missing or were replaced."""
     if contents.entries < head.entries:
         lost = head.entries - contents.entries
         return [f"{path}: the last {lost} acknowledged entries are missing (was the -wal file left behind?)"]
@@ -175,9 +175,9 @@ def _tail_problems(path: Path, contents: LedgerState, head: Head) -> list[str]:
 
 
 def _number_problems(contents: LedgerState) -> Iterator[str]:
-    """Numbers that contradict each other, in the rounds that are what their hashes say."""
+    """Yield contradicting numbers in the rounds that match their hashes."""
     for entry in contents.rounds:
-        with suppress(DamagedError):  # which was said
+        with suppress(DamagedError):  # already reported
             yield from round_problems(entry)
 
 
@@ -209,13 +209,13 @@ def _check_snapshot(snapshots: Snapshots, digest: str, need: NeededFile, content
 
 
 def _strangers(directory: Path, contents: LedgerState) -> list[str]:
-    """Files that a history does not account for; an open one may have unfinished and superseded ones."""
+    """Return files that are not part of the history; an open one may have unfinished and replaced files."""
     snapshots = Snapshots(directory / SNAPSHOTS)
     sealed = contents.closed and _is_sealed(directory)
     ours = {directory / name for name in (LEDGER, HEAD, SIGNATURE, REMOTE, SNAPSHOTS)}
     ours |= {snapshots.path(digest) for digest in contents.needed()}
     wal, index = directory / f"{LEDGER}-wal", directory / f"{LEDGER}-shm"
-    for left in (wal, index):  # by a reader who was there while the history was sealed; both say nothing
+    for left in (wal, index):  # left by a reader that was active during sealing; neither contains data
         says_nothing = left == index or not sealed or (left.exists() and not left.stat().st_size)
         if left.is_file() and not left.is_symlink() and says_nothing:
             ours.add(left)
@@ -225,7 +225,7 @@ def _strangers(directory: Path, contents: LedgerState) -> list[str]:
 
 
 def _is_under_way(path: Path) -> bool:
-    """Whether an open history may have this file: half written, or no longer needed and not deleted yet."""
+    """Return whether an open history may have this file: unfinished, or no longer needed."""
     if path.is_symlink() or not path.is_file():
         return False
     snapshot = path.parent.name == SNAPSHOTS and path.name.endswith(ENDING) and is_hash(path.stem)

@@ -1,4 +1,4 @@
-"""A history in one line, as HTML for a notebook, as a data frame of pandas."""
+"""A history as one line, as HTML for a notebook, or as a pandas data frame."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def in_one_line(history: History) -> str:
-    """The path and the counts."""
+    """Return the path and the counts."""
     state = "closed" if history.closed else "open"
     return (
         f"History({str(history.path)!r}, {state}, {len(history.rounds)} rounds, {len(history.kept)} kept, "
@@ -23,7 +23,7 @@ def in_one_line(history: History) -> str:
 
 
 def as_html(history: History) -> str:
-    """What it is, and its last rounds."""
+    """Return a table of the history and its last rounds."""
     charter, sizes = history.charter, history.bytes()
     facts = {
         "path": history.path,
@@ -50,7 +50,7 @@ def as_html(history: History) -> str:
 
 
 def as_frame(history: History) -> pandas.DataFrame:
-    """One row per client and round, those of rejected answers included."""
+    """Return one row per client and round, rejected answers included."""
     need_extra("pandas", "History.to_frame()")
     import pandas
 

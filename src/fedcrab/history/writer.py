@@ -1,7 +1,4 @@
-"""The one writer of a history.
-
-What is measured and written of a round before it counts.
-"""
+"""The only writer of a history: measures a round, writes its files, and commits it to the ledger."""
 
 from __future__ import annotations
 
@@ -33,19 +30,19 @@ from fedcrab.history.verify import load_state
 from fedcrab.types import Round, Updates, Vector
 from fedcrab.vectors import Sliced, weighted_mean
 
-SMALL = 2**10  # numbers of a sketch that nobody looks at
-ROUNDING = 1e-9  # of a cosine, far above what the order of its sums changes
+SMALL = 2**10  # numbers of a sketch that are too few to matter
+ROUNDING = 1e-9  # of a cosine: far more than the order of its sums can change
 
 
 class RoundMeasurer:
-    """Makes the entry of a round, with a second thread for the files and the hashes."""
+    """Makes the entry of a round; a second thread writes files and computes hashes."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
         self._beside = ThreadPoolExecutor(1)
 
     def enter(self, now: State, round: Round) -> RoundRecord:
-        """Write the snapshots of a round and measure it; nothing points to them yet."""
+        """Write the snapshots of a round and measure it; nothing refers to them yet."""
         charter, updates = now.charter, round.updates
         written = self._beside.submit(self._put_snapshots, now, round)  # on another core,
         digests = self._beside.submit(digests_of, updates)  # while this one measures
@@ -82,15 +79,15 @@ class RoundMeasurer:
         )
 
     def _put_snapshots(self, now: State, round: Round) -> tuple[str, str, str | None]:
-        """Write the models before and after the round, and the updates where they are kept."""
+        """Write the models before and after the round, and the updates if they are kept."""
         charter, updates = now.charter, round.updates
         start = self._put_start(now, round.start)
-        step = round.aggregate if updates.clients else None  # nobody answered: the model stays
+        step = round.aggregate if updates.clients else None  # without answers, the model stays the same
         after = self.snapshots.put_model(charter.layout, round.start, step)
         return start, after, self._put_updates(charter, round, updates)
 
     def _put_updates(self, charter: Settings, round: Round, updates: Updates) -> str | None:
-        """Write the updates as the selection wants them: exactly, in a few bits, or not at all."""
+        """Write the updates as the selection requires: exactly, in a few bits, or not at all."""
         if isinstance(charter.selection, Compact):
             packing = Packing(charter.layout, charter.selection.bits)
             step = round.aggregate if updates.clients else np.zeros_like(round.start)
@@ -100,9 +97,9 @@ class RoundMeasurer:
         return None
 
     def differences(self, now: State, round: Round) -> list[str]:
-        """What of this round is not as the last one was recorded; empty where everything is the same.
+        """Return what differs between this round and the last recorded one; empty if they are equal.
 
-        When it was does not count: a round that is done again, bit for bit, is done later.
+        Times do not count: a round that is repeated bit for bit has later times.
         """
         last, layout, updates = now.last, now.charter.layout, round.updates
         if last is None:
@@ -120,7 +117,7 @@ class RoundMeasurer:
             "notes": (round.notes or None) == last.notes,
             "server": (None if round.server is None else state_hash(round.server)) == last.state_after,
         }
-        if all(same.values()) and updates.clients:  # a step so small that it is lost in M_t has a direction
+        if all(same.values()) and updates.clients:  # a step too small to change M_t still has a direction
             cosines = measure_sketched(
                 updates.vectors, round.aggregate, (), layout.trained(), size=SMALL, seed=0, round=0
             ).cosines
@@ -128,7 +125,7 @@ class RoundMeasurer:
         return [name for name, is_same in same.items() if not is_same]
 
     def _put_start(self, now: State, start: Vector) -> str:
-        """The hash of M_t, which the round before has left on the disk unless the model was changed since."""
+        """Return the hash of M_t, which the previous round wrote unless the model was replaced since."""
         known, layout = now.model, now.charter.layout
         return (
             known
@@ -149,12 +146,12 @@ class RoundMeasurer:
         return self.snapshots.vector(earlier.mean, "mean", charter.layout.size)
 
     def release(self) -> None:
-        """End the second thread."""
+        """Stop the second thread."""
         self._beside.shutdown()
 
 
 def digests_of(updates: Updates) -> tuple[str, ...]:
-    """The sha256 of each update."""
+    """Return the sha256 of each update."""
     return tuple(hashlib.sha256(np.ascontiguousarray(row, "<f4").data).hexdigest() for row in updates.vectors)
 
 
@@ -163,13 +160,13 @@ def _equal(one: float, other: float) -> bool:
 
 
 def _first_alike(digests: Sequence[str]) -> list[int]:
-    """For each update the first that is equal to it: equal updates tie, however a matrix product rounds."""
+    """Return, for each update, the first equal one: equal updates get equal numbers despite rounding."""
     first: dict[str, int] = {}
     return [first.setdefault(digest, place) for place, digest in enumerate(digests)]
 
 
 class Writer:
-    """Adds rounds. A round is on the disk, whole, when :meth:`record` returns; else it is not there."""
+    """Adds rounds. A round is durable when :meth:`record` returns; if it fails, the round is not there."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -178,10 +175,10 @@ class Writer:
         self._ledger: Ledger | None = None
         self._measuring = RoundMeasurer(self.snapshots)
         try:
-            with file_errors(f"{directory}: its name is not safe on the disk"):
+            with file_errors(f"{directory}: its name could not be made durable"):
                 sync_directory(directory.absolute().parent)
             if Head.read(directory).ledger is not None:
-                self._refuse()  # sealed: not a byte of it is touched
+                self._refuse()  # sealed: nothing is modified
             self._start()
             if self.contents.closed:
                 with file_errors(f"{directory}: not sealed"):
@@ -192,11 +189,11 @@ class Writer:
             raise
 
     def _refuse(self) -> NoReturn:
-        raise HistoryError(f"{self.directory}: this history is closed, no round can be added to it")
+        raise HistoryError(f"{self.directory}: this history is closed; no round can be added")
 
     def _start(self) -> None:
-        """Take up what is on the disk, which is all that counts, and clear away what is half done."""
-        load_state(self.directory, writing=True)  # nothing is written to what is not sound
+        """Load what is on the disk, and remove what is unfinished."""
+        load_state(self.directory, writing=True)  # never write to a damaged history
         with file_errors(str(self.directory)):
             self._save_wal()
         self._ledger = Ledger(self.directory / LEDGER)
@@ -204,7 +201,7 @@ class Writer:
             with file_errors(str(self.directory)):
                 self._ledger.checkpoint()
                 self._ledger.migrate()
-                # Only now: a commit that a killed writer left half announced counts, or is gone for good.
+                # Only now: a commit that a killed writer left unacknowledged either counts or is gone.
                 self.contents: LedgerState = load_state(self.directory, writing=True)
                 self._write_head()
                 self.snapshots.keep_only(self.contents.files())
@@ -214,12 +211,12 @@ class Writer:
             raise
 
     def _save_wal(self) -> None:
-        """Make sure of the commits that only the WAL has: it may be here because forcing it failed."""
+        """Make the commits durable that are only in the WAL: an fsync may have failed before."""
         with suppress(FileNotFoundError):
             write_again(self.directory / f"{LEDGER}-wal")
 
     def _check_means(self) -> None:
-        """The means that coming rounds are compared with are read piece by piece: check them whole here."""
+        """Check the means that later rounds are compared with: they are read in pieces, without a check."""
         for entry in () if self.contents.closed else self.contents.now.compared():
             path = self.snapshots.path(entry.mean)
             if hash_regular(path) != entry.mean:
@@ -235,7 +232,7 @@ class Writer:
         checked = checked_round(round, now.charter, now.rounds)
         if checked.index == now.rounds - 1:
             return self._check_same(checked)
-        with file_errors(f"{self.directory}: round {checked.index} is not recorded"):
+        with file_errors(f"{self.directory}: round {checked.index} was not recorded"):
             entry = self._measuring.enter(now, checked)
             self.snapshots.settle()
             after = now.extended(entry)
@@ -244,16 +241,16 @@ class Writer:
         return None
 
     def _check_same(self, round: Round) -> None:
-        """The last round may be recorded again, by one who did not see it acknowledged: all as it was."""
+        """Let the last round be recorded again if it is equal: its acknowledgement may have been lost."""
         different = self._measuring.differences(self.contents.now, round)
         if different:
             raise RecordError(
-                f"round {round.index} is recorded already, with other {', '.join(different)}; "
-                f"round {round.index + 1} comes next"
+                f"round {round.index} is already recorded, with different {', '.join(different)}; "
+                f"the next round is {round.index + 1}"
             )
 
     def _commit(self, *steps: tuple[Record, State]) -> None:
-        """Make entries part of the history, each with where it stands then: all of them or none."""
+        """Add entries, each with the state after it, to the history: all or none."""
         files = self.contents.now.files().union(*(_brought(entry) for entry, _ in steps))
         try:
             self._open_ledger().append([(now.entries - 1, entry, now.head) for entry, now in steps])
@@ -266,7 +263,7 @@ class Writer:
         self.snapshots.drop(name for name in files if not self.contents.needs(name))
 
     def _open_ledger(self) -> Ledger:
-        """The ledger; opened again, with all that is on disk, after an error."""
+        """Return the ledger; after an error it is opened again from what is on the disk."""
         self._lock.check()
         if self._ledger is None:
             self._start()
@@ -275,7 +272,7 @@ class Writer:
         return self._ledger
 
     def _let_go(self) -> None:
-        """Close the ledger without trust in it: the next call starts from what is on the disk."""
+        """Close the ledger after an error; the next call starts from what is on the disk."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             with suppress(HistoryError):
@@ -296,7 +293,7 @@ class Writer:
         self.release()
 
     def _seal(self) -> None:
-        """From here on not a byte changes."""
+        """Seal the history: from now on, no byte changes."""
         try:
             self.snapshots.keep_only(self.contents.files())
             self.snapshots.settle()
@@ -304,11 +301,11 @@ class Writer:
                 self._ledger.checkpoint()
         finally:
             self._let_go()
-        sync_directory(self.directory)  # the WAL is gone for good before the seal says so
+        sync_directory(self.directory)  # the WAL must be gone before the seal says so
         self._write_head(ledger=hash_regular(self.directory / LEDGER))
 
     def release(self) -> None:
-        """Stop writing; the history stays open for a later writer. In a forked child, nothing."""
+        """Stop writing; the history stays open for a later writer. Does nothing in a forked child."""
         if not self._lock.is_held:
             return
         self._let_go()
@@ -317,13 +314,13 @@ class Writer:
 
 
 def _decided(now: State) -> tuple[Record, State]:
-    """The decision over the open window, and where the history stands after it."""
+    """Return the decision about the open window, and the state after it."""
     decision = now.decide()
     return decision, now.extended(decision)
 
 
 def _brought(entry: Record) -> set[str]:
-    """The snapshots that were written for an entry."""
+    """Return the snapshots that were written for an entry."""
     if not isinstance(entry, RoundRecord):
         return set()
     return {name for name in (entry.start, entry.after, entry.mean, entry.updates, entry.state_after) if name}
