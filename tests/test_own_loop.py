@@ -136,7 +136,7 @@ def test_what_a_client_sends_is_hostile(tmp_path: Path) -> None:
         with pytest.raises(RecordError, match="not both"):
             history.record({"a": ([1.0, 1.0], 1)}, model=start, aggregate=median())
         made = Round(2, start + 1, Updates.of({"a": (start, 1)}), start, 1.0, 0.0)
-        with pytest.raises(RecordError, match="are for answers"):
+        with pytest.raises(RecordError, match="go with answers"):
             history.record(made, model=start)
         assert history.record(made) is None
 

@@ -142,8 +142,8 @@ def test_an_upload_goes_on_with_what_is_missing(tmp_path: Path, place: str) -> N
 def test_a_place_that_cannot_be_is_refused_before_the_first_round(tmp_path: Path, place: str) -> None:
     made(tmp_path / "h", place)
     for remote, kind, told in (
-        (place, HistoryError, "something already"),
-        ("ftp://somewhere/h", ConfigError, "no URL for a history"),
+        (place, HistoryError, "is not empty"),
+        ("ftp://somewhere/h", ConfigError, "not a supported URL"),
         ("just/a/path", ConfigError, "not a URL"),
     ):
         with pytest.raises(kind, match=told):
@@ -260,7 +260,7 @@ def test_on_s3_with_real_multipart_uploads_and_the_connection_cut(
     recorded(history, range(2), large)
     history.close()
     s3(30 * 2**20)  # the line is cut in the second model
-    with pytest.raises(HistoryError, match="goes on with what is missing"):
+    with pytest.raises(HistoryError, match="continues with what is missing"):
         history.upload("s3://trial/h")
     with pytest.raises(HistoryError):
         History.open("s3://trial/h")
@@ -293,7 +293,7 @@ def test_a_training_goes_on_while_the_line_is_down(tmp_path: Path, s3: Callable[
     history = History.create(tmp_path / "h", np.zeros(SIZE, np.float32), remote="s3://trial/t", **settings)
     s3(0)
     recorded(history)
-    with pytest.raises(HistoryError, match="goes on with what is missing"):
+    with pytest.raises(HistoryError, match="continues with what is missing"):
         history.close()
     assert History.verify(tmp_path / "h") == []  # closed and whole here
     s3(10**12)

@@ -64,7 +64,7 @@ def test_an_open_history_has_the_state_after_its_last_round(tmp_path: Path) -> N
     history.record(rounds(3)[2])  # the same again changes nothing
     for name in ("notes", "server"):
         other = {"notes": "other", "server": STATE}[name]
-        with pytest.raises(RecordError, match=f"with other {name}"):
+        with pytest.raises(RecordError, match=f"with different {name}"):
             history.record(rounds(3, **{name: other})[2])
     history.release()
     history = History.resume(tmp_path / "h")

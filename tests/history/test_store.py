@@ -257,10 +257,10 @@ def test_a_place_that_is_taken_is_not_written_to(tmp_path: Path) -> None:
     history.record(training().rounds[0])
     history.release()
     for place in (tmp_path / "h", tmp_path):
-        with pytest.raises(HistoryError, match="there is something already"):
+        with pytest.raises(HistoryError, match="already exists"):
             write(place, training())
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(HistoryError, match="there is something already"):
+    with pytest.raises(HistoryError, match="already exists"):
         write(tmp_path / "link", training())
 
 

@@ -187,7 +187,7 @@ def test_a_recording_that_fails_ends_the_job(tmp_path: Path) -> None:
 
     outcome, _ = trained(tmp_path / "h", sites(site_1=counting))
     assert "fedcrab" in outcome.failures[0]
-    assert "there is something already" in outcome.failures[0]
+    assert "already exists" in outcome.failures[0]
     assert 1 not in asked  # no second round
 
 
