@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 DEMO := .venvs/demo
 TEST := .venvs/test
 WHEEL := .venvs/wheel
+INTEGRATIONS := .venvs/integrations
 WORKERS ?= $(shell expr $$(nproc) + 1)
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile torch and Flower again, seconds each
 SOURCES := $(shell find src -name '*.py' -o -path '*/assets/*') pyproject.toml constraints.txt
@@ -56,10 +57,14 @@ chromium:
 compatibility: $(TEST)/ready
 	$(TEST)/bin/python tests/compatibility.py
 
-# Loggers, data frames and data sets against the real packages, which the other tests do without.
-integrations: $(TEST)/ready
-	$(TEST)/bin/pip install -q --no-compile -c constraints.txt -e '.[pandas,tensorboard,mlflow,wandb,datasets]' flwr-datasets
-	$(TEST)/bin/pytest -q tests/integrations
+# Loggers, data frames and data sets against the real packages, which the other tests do without. They have an
+# environment of their own: `datasets` allows only older versions of fsspec than the one that s3fs needs.
+integrations:
+	$(PYTHON) -m venv $(INTEGRATIONS)
+	grep -v '^fsspec==' constraints.txt > $(INTEGRATIONS)/constraints.txt
+	$(INTEGRATIONS)/bin/pip install -q --no-compile -c $(INTEGRATIONS)/constraints.txt \
+		-e '.[dev,simulate,flower,pandas,tensorboard,mlflow,wandb,datasets]' flwr-datasets
+	$(INTEGRATIONS)/bin/pytest -q tests/integrations
 
 # Long trials: crashes, faults, tampering, fuzzing, thousands of random histories, ten times the examples of each law.
 torture: $(TEST)/ready

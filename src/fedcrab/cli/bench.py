@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.cli.output import AsJson, print_json, print_next, print_tables
+from fedcrab.cli.output import AsJson, busy, print_json, print_next, print_tables
 from fedcrab.extras import need_extra
 from fedcrab.progress import Progress
 
@@ -41,10 +41,11 @@ def bench(
     need_extra("simulate", "'bench'")
     if cluster is not None:
         need_extra("cluster", "'bench --cluster'")
-    from fedcrab.experiment.matrix import expand
-    from fedcrab.experiment.suite import load_suite
+    with busy("Reading the suite"):
+        from fedcrab.experiment.matrix import expand
+        from fedcrab.experiment.suite import load_suite
 
-    expand(load_suite(suite))
+        expand(load_suite(suite))
     with Progress(quiet=as_json) as progress:
         progress.stage("Loading the simulator")
         from fedcrab.experiment.run_suite import bench_command

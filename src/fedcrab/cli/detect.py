@@ -14,6 +14,7 @@ from rich.text import Text
 from fedcrab.cli.output import (
     AsJson,
     Directory,
+    busy,
     malicious_words,
     print_json,
     print_next,
@@ -131,7 +132,8 @@ def detect(
     the trigger that an audit finds in it, or what --examples shows; 'all' does both, and looks at who makes
     the model unlearn. Nothing is asked of any client.
     """
-    history = History.open(directory)
+    with busy("Reading the history"):
+        history = History.open(directory)
     with Progress(quiet=as_json) as progress:
         detection = _detection(history, detector, examples, progress)
     began = onset(history, detection.suspects) if detection.attack else None

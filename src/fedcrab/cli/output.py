@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 from rich.text import Text
 
 from fedcrab.errors import ConfigError
+from fedcrab.progress import Progress
 from fedcrab.terminal import console, printable
 from fedcrab.types import ClientId, natural
 
@@ -118,6 +120,14 @@ def malicious_words(begun: Mapping[ClientId, int]) -> list[str]:
 
     since = [word for c, t in begun.items() if t for word in ("--since", f"{c}@{t}")]
     return ["--malicious", ",".join(map(quoted, begun)), *since]
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """On a terminal, a line that moves while the body runs; elsewhere nothing."""
+    with Progress(quiet=True) as progress:
+        progress.stage(what)
+        yield
 
 
 def print_json(value: Any) -> None:

@@ -18,6 +18,7 @@ from fedcrab.cli.output import (
     Malicious,
     Since,
     Unfound,
+    busy,
     malicious_words,
     print_json,
     print_next,
@@ -65,23 +66,25 @@ def plan_command(
     are found after a recovery, give the folder that 'recover' wrote: the plan is made for its history, and
     the clients that were named then are added.
     """
-    history, earlier = open_history_or_recovery(directory)
+    with busy("Reading the history"):
+        history, earlier = open_history_or_recovery(directory)
     begun = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
-    given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
-    given["unfound"] = unfound
-    own = {name: value for name, value in given.items() if value is not None}
-    plans = {name: plan(history, begun, since=begun, **settings) for name, settings in PRESETS.items()}
-    chosen = f"{preset.value}, changed" if own else preset.value
-    if own:
-        plans = {chosen: plan(history, begun, since=begun, **{**PRESETS[preset.value], **own}), **plans}
-    else:
-        plans = {chosen: plans[chosen], **plans}
-    costs = planned_costs(plans[chosen], plans["paper"])
-    history.model(plans[chosen].rollback_round)  # a decision for a damaged model is no decision
-    began = onset(history, begun)
-    saving = None
-    if began.round and not any(begun.values()):
-        saving = plan(history, begun, since=began.round, **{**PRESETS[preset.value], **own})
+    with busy("Deciding how far to roll back"):
+        given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
+        given["unfound"] = unfound
+        own = {name: value for name, value in given.items() if value is not None}
+        plans = {name: plan(history, begun, since=begun, **settings) for name, settings in PRESETS.items()}
+        chosen = f"{preset.value}, changed" if own else preset.value
+        if own:
+            plans = {chosen: plan(history, begun, since=begun, **{**PRESETS[preset.value], **own}), **plans}
+        else:
+            plans = {chosen: plans[chosen], **plans}
+        costs = planned_costs(plans[chosen], plans["paper"])
+        history.model(plans[chosen].rollback_round)  # a decision for a damaged model is no decision
+        began = onset(history, begun)
+        saving = None
+        if began.round and not any(begun.values()):
+            saving = plan(history, begun, since=began.round, **{**PRESETS[preset.value], **own})
     if as_json:
         allows = {name: saving.to_table()[name] for name in ("rollback_round", "cost")} if saving else None
         told = {**began.to_table(), "allows": allows}

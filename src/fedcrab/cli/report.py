@@ -11,6 +11,7 @@ import typer
 from fedcrab.cli.output import (
     AsJson,
     Since,
+    busy,
     complete_clients,
     local_path,
     print_json,
@@ -55,16 +56,19 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the incident page: one HTML file that needs no server and no network."""
-    from fedcrab.report.page import Incident, find, page_data, write_page
-
-    incident = Incident(title, owner, status)
     if accuracy:
         need_extra("simulate", "'report --accuracy'")
-    history, recoveries = find(directory, recovered)
-    ids = parse_malicious(malicious, sys.stdin) if malicious else []
-    begun = with_since(ids, since or (), history, {})
-    facts = page_data(history, begun, recoveries, accuracy=accuracy, key=key, since=begun, incident=incident)
-    written = write_page(out, facts)
+    with busy("Building the page"):
+        from fedcrab.report.page import Incident, find, page_data, write_page
+
+        incident = Incident(title, owner, status)
+        history, recoveries = find(directory, recovered)
+        ids = parse_malicious(malicious, sys.stdin) if malicious else []
+        begun = with_since(ids, since or (), history, {})
+        facts = page_data(
+            history, begun, recoveries, accuracy=accuracy, key=key, since=begun, incident=incident
+        )
+        written = write_page(out, facts)
     if as_json:
         print_json({"page": str(out), "bytes": written})
     else:

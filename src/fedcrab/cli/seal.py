@@ -11,6 +11,7 @@ from rich.text import Text
 from fedcrab.cli.output import (
     AsJson,
     Directory,
+    busy,
     print_json,
     print_next,
     print_tables,
@@ -29,7 +30,8 @@ def seal_command(
     as_json: AsJson = False,
 ) -> None:
     """Check a history and sign its head, so that nobody without the key can rewrite it unnoticed."""
-    table = seal(directory, key)
+    with busy("Checking every hash"):
+        table = seal(directory, key)
     if as_json:
         print_json(table)
     else:

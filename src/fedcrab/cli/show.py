@@ -9,6 +9,7 @@ import typer
 from fedcrab.cli.output import (
     AsJson,
     Directory,
+    busy,
     print_json,
     print_next,
     print_tables,
@@ -27,10 +28,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a history: rounds, windows, kept models, clients, bytes."""
-    history = History.open(directory)
+    with busy("Reading the history"):
+        history = History.open(directory)
+        found = to_table(history) if as_json else tables.history_tables(history, everything=everything)
     if as_json:
-        print_json(to_table(history))
+        print_json(found)
     else:
-        print_tables(tables.history_tables(history, everything=everything))
+        print_tables(found)
         if history.rounds:
             print_next("fedcrab", "detect", directory)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedcrab.cli.output import AsJson, Workers, print_json, print_next, print_tables
+from fedcrab.cli.output import AsJson, Workers, busy, print_json, print_next, print_tables
 from fedcrab.errors import HistoryError
 from fedcrab.extras import need_extra
 from fedcrab.progress import Progress
@@ -42,12 +42,13 @@ def train(
     Ctrl-C leaves a whole history; --resume continues it, bit-identical to an uninterrupted run.
     """
     need_extra("simulate", "'train'")
-    from fedcrab.experiment.config import load_config
-    from fedcrab.experiment.names import check_names
+    with busy("Reading the configuration"):
+        from fedcrab.experiment.config import load_config
+        from fedcrab.experiment.names import check_names
 
-    settings = load_config(config, changes or [])
-    check_names(settings)
-    _check_place(directory, resume)
+        settings = load_config(config, changes or [])
+        check_names(settings)
+        _check_place(directory, resume)
     with Progress(quiet=as_json) as progress:
         progress.stage("Loading the simulator")
         from fedcrab.experiment.train import train_command

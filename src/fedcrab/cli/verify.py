@@ -14,6 +14,7 @@ from fedcrab.cli.output import (
     AsJson,
     HistoryPlace,
     Retrained,
+    busy,
     print_json,
     print_next,
     print_tables,
@@ -47,13 +48,15 @@ def verify(
     """Check every byte of a history against its hashes, or recompute a certificate from its history."""
     certificate = certificate_at(place)
     if certificate is None:
-        verdict = verify_history(local_place(place), head=head, key=key)
+        with busy("Checking every hash"):
+            verdict = verify_history(local_place(place), head=head, key=key)
         problems, table = verdict.problems, _verdict_table(verdict)
         fine, more = "intact: all hashes match", _verdict_lines(verdict)
     else:
         if head is not None:
             raise ConfigError(f"{certificate}: --head is for a history, and this is a certificate")
-        problems = verify_certificate(certificate, history=history, retrained=retrained, key=key)
+        with busy("Computing the certificate again"):
+            problems = verify_certificate(certificate, history=history, retrained=retrained, key=key)
         fine, table, more = "verified: all fields match", {}, []
     if as_json:
         print_json({"ok": not problems, "problems": problems, **table})
