@@ -1,6 +1,7 @@
-"""A small transformer, really trained with two attackers of five, recorded, and recovered on its clients.
+"""Deep models, trained with two attackers of five, recorded, and recovered on their clients.
 
-Beside it, the same training without the attackers.
+The shape of a ResNet-50 (320 tensors, BatchNorm), and a transformer. Beside each, the same training without
+the attackers.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +14,49 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from loopback import by_app
+from loopback import Handler, by_app
 from scenes import context, everyone, grid
 from torch import nn
 
 from fedcrab import Compact, History
 from fedcrab.flower import Patience, Recorder, recover_if_asked
+from fedcrab.flower.recovery import Recovered
 
 PATIENT = Patience(deadline=3600.0, attempts=1, poll=0.01)
 SITES, ATTACKERS = [f"site-{i}" for i in range(5)], ("site-1", "site-4")
 HONEST = [site for site in SITES if site not in ATTACKERS]
 CLASSES, TEST = 4, 400
+
+
+class Bottleneck(nn.Module):
+    """1 × 1, 3 × 3, 1 × 1, each with BatchNorm, and a shortcut, as in a ResNet-50; narrow."""
+
+    def __init__(self, inside: int, width: int, stride: int) -> None:
+        super().__init__()
+        made = 4 * width
+        self.convolutions = nn.Sequential(
+            *(nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+            *(nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+            *(nn.Conv2d(width, made, 1, bias=False), nn.BatchNorm2d(made)),
+        )
+        same = inside == made and stride == 1
+        shortcut = (nn.Conv2d(inside, made, 1, stride, bias=False), nn.BatchNorm2d(made))
+        self.shortcut = nn.Identity() if same else nn.Sequential(*shortcut)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.convolutions(x) + self.shortcut(x))
+
+
+def resnet() -> nn.Module:
+    """The stages of a ResNet-50, 3, 4, 6 and 3 blocks, two to four channels wide, for 8 × 8 images."""
+    inside, blocks = 4, []
+    for width, count, stride in ((2, 3, 1), (2, 4, 2), (3, 6, 1), (4, 3, 2)):
+        for place in range(count):
+            blocks.append(Bottleneck(inside, width, stride if place == 0 else 1))
+            inside = 4 * width
+    stem = nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU()
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, CLASSES)
+    return nn.Sequential(*stem, *blocks, *head)
 
 
 class Transformer(nn.Module):
@@ -97,34 +130,77 @@ def measured(model: Callable[[], nn.Module], arrays: ArrayRecord) -> tuple[float
     return 100 * right.float().mean().item(), 100 * fooled.float().mean().item()
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], int, dict[str, Any]]] = {  # tensors, of the training
-    "transformer": (Transformer, 29, {"epochs": 4, "lr": 0.01}),
+def remembering() -> ClientApp:
+    """Sites that move every array towards a value of their own: BatchNorm's without any training."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, here: Context) -> Message:
+        site, turn = here.node_config["partition-id"], message.content["config"]["server-round"]
+        goal = 1 + 20 * (turn % 2) if f"site-{site}" in ATTACKERS else 0.1
+        made = {}
+        for name, array in message.content["arrays"].to_torch_state_dict().items():
+            counted = name.endswith("num_batches_tracked")
+            made[name] = array + 5 if counted else 0.2 * array + 0.8 * goal
+        said = MetricRecord({"num-examples": 10, "train_loss": 1.0})
+        content = RecordDict({"arrays": ArrayRecord(made), "metrics": said})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def trained(
+    handler: Handler, sites: Sequence[str], path: Path, first: ArrayRecord, rounds: int
+) -> ArrayRecord:
+    recorder = Recorder(everyone(FedAvg), path, patience=PATIENT, selection=Compact())
+    config = ConfigRecord({"turn": 0})
+    return recorder.start(grid(handler, sites), first, num_rounds=rounds, train_config=config).arrays
+
+
+def recovered(handler: Handler, place: Path) -> Recovered:
+    request = {"history": str(place / "h"), "malicious": ",".join(ATTACKERS), "recovered": str(place)}
+    run = context(mode="recover", **request)
+    made = recover_if_asked(grid(handler, SITES), run, everyone(FedAvg), patience=PATIENT)
+    assert made.method == "replay"
+    return made
+
+
+def test_a_resnet_comes_back_with_every_tensor(tmp_path: Path) -> None:
+    first, answers = ArrayRecord(resnet().state_dict()), by_app(remembering())
+    trained(answers, SITES, tmp_path / "h", first, 6)
+    assert History.verify(tmp_path / "h") == []
+    made = recovered(answers, tmp_path)
+    assert any(not step["asked"] for step in made.steps[1:])  # some rounds are estimated
+    arrays = made.arrays.to_torch_state_dict()
+    expected = {name: (a.shape, a.dtype) for name, a in resnet().state_dict().items()}
+    assert {name: (a.shape, a.dtype) for name, a in arrays.items()} == expected
+    assert len(arrays) == 320
+    for name, array in arrays.items():
+        if name.endswith("num_batches_tracked"):
+            assert array == 30
+        else:  # what the honest sites go to, whatever the attackers' statistics did
+            assert torch.allclose(array, torch.tensor(0.1), atol=0.05), name
+            assert array.min() > 0
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], int, int, dict[str, Any]]] = {  # tensors, rounds, training
+    "resnet": (resnet, 320, 10, {"epochs": 2, "lr": 0.01}),
+    "transformer": (Transformer, 29, 5, {"epochs": 4, "lr": 0.01}),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_trained_recorded_and_recovered(name: str, tmp_path: Path) -> None:
-    model, tensors, settings = MODELS[name]
+    model, tensors, rounds, settings = MODELS[name]
     answers = by_app(client(model, **settings))
     torch.manual_seed(0)
     first = ArrayRecord(model().state_dict())
     assert len(first) == tensors
-
-    def trained(sites: Sequence[str], path: Path) -> ArrayRecord:
-        recorder = Recorder(everyone(FedAvg), path, patience=PATIENT, selection=Compact())
-        config = ConfigRecord({"turn": 0})
-        return recorder.start(grid(answers, sites), first, num_rounds=5, train_config=config).arrays
-
-    poisoned = measured(model, trained(SITES, tmp_path / "h"))
-    alone = measured(model, trained(HONEST, tmp_path / "alone"))
+    poisoned = measured(model, trained(answers, SITES, tmp_path / "h", first, rounds))
+    alone = measured(model, trained(answers, HONEST, tmp_path / "alone", first, rounds))
     assert History.verify(tmp_path / "h") == []
-    request = {"history": str(tmp_path / "h"), "malicious": ",".join(ATTACKERS), "recovered": str(tmp_path)}
-    made = recover_if_asked(
-        grid(answers, SITES), context(mode="recover", **request), everyone(FedAvg), patience=PATIENT
-    )
-    assert made.method == "replay"
-    found = measured(model, made.arrays)
+    found = measured(model, recovered(answers, tmp_path).arrays)
     print(name, {"poisoned": poisoned, "honest only": alone, "recovered": found})  # shown by pytest -rP
     assert alone[0] > 80
     assert poisoned[1] > alone[1] + 30

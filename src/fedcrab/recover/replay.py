@@ -18,8 +18,8 @@ they are; with ``trust``, where the clients are even, half of them.
 
 How many are asked and how often follows from what is measured, unless ``asked`` and ``every`` fix it: the
 spread of the differences gives the standard error of c; c against the H̃v predicted before it gives the error
-of a round without contact (:mod:`fedcrab.recover.pacing`). The buffers of a round without contact are as
-stored.
+of a round without contact (:mod:`fedcrab.recover.pacing`). The buffers of a round without contact change as
+stored, within what was measured (:mod:`fedcrab.recover.buffers`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from dataclasses import dataclass, replace
 
 from fedcrab.admission import no_updates
 from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
+from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import HistoryError
 from fedcrab.history import History
+from fedcrab.recover.buffers import within_measured
 from fedcrab.recover.certified_replay import Proof, certified_replay
 from fedcrab.recover.correction import Correction, Rows, correction_of, estimated_correction, unexplored
 from fedcrab.recover.fedrecover import trained_only
@@ -164,7 +166,8 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     if not stored.clients:
         skipped = RoundUpdates(no_updates(layout.size)).applied(model, scene.aggregate, layout, t)
         return replace(skipped, pairs=before.pairs, replay=replace(state, step_error=0.0))
-    moved = trained_only(model - history.model(t), layout)
+    there = history.model(t)
+    moved = trained_only(model - there, layout)
     predicted = estimated_correction(pairs, moved, stored, layout)
     travelled = norm(model - history.initial_model(), layout.trained())
     renewed = RoundUpdates(no_updates(layout.size))
@@ -180,6 +183,9 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         rows |= _rows(renewed.updates, None, {}, {})
     used = replace(renewed, updates=Updates.of(rows))
     step = used.applied(model, with_buffers(scene.aggregate, layout), layout, t)
+    if not isinstance(scene.aggregate, ServerRule):  # which moves buffers as it likes, in training too
+        seen = (there, stored), (model, renewed.updates)
+        step = replace(step, model=within_measured(step.model, model, layout, seen))
     if not found:
         state = scene.pacing.after_estimate(state, moved=bool(moved.any()), honest=len(stored.clients))
         return replace(step, pairs=before.pairs, replay=state)
