@@ -236,5 +236,5 @@ def test_a_resumed_loop_goes_on(tmp_path: Path) -> None:
     with History.resume(tmp_path / "h") as h:
         state = fedcrab.unflatten(h.final_model(), MODULE)
         h.record({c: train(state, c, 1) for c in CLIENTS})
-        assert h.rounds[1].began == h.rounds[0].ended
+        assert h.rounds[0].ended <= h.rounds[1].began <= h.rounds[1].ended
     assert len(History.open(tmp_path / "h").rounds) == 2

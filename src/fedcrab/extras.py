@@ -83,7 +83,7 @@ def on_first_use(package: str, places: Mapping[str, Sequence[str]]) -> Callable[
             found = import_module(modules[name] if name in modules else whole[name])
         except ImportError as error:
             if needed := missing_package(error):
-                raise ImportError(f"{package}.{name}: {needed}", name=error.name) from error
+                raise type(error)(f"{package}.{name}: {needed}", name=error.name) from error
             raise
         value = getattr(found, name) if name in modules else found
         setattr(sys.modules[package], name, value)

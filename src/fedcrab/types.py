@@ -199,7 +199,7 @@ class Round:
     divergence: float  # KL(p_t || p_{t+1}) on the probe data
     rejected: tuple[Rejection, ...] = field(default=())  # left out before aggregation, and why
     began: datetime | None = None  # when the clients were asked; any time zone, stored in UTC
-    ended: datetime | None = None  # when M_{t+1} was made
+    ended: datetime | None = None  # when M_{t+1} was made; `record` fills in what is missing
     notes: str = ""  # free text, for example what the server sent to the clients
     server: ServerState | None = None  # belongs to M_{t+1}, for example the moments of an optimiser
 

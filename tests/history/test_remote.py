@@ -42,7 +42,7 @@ def recorded(history: History, rounds: range = range(ROUNDS), size: int = SIZE) 
 def made(place: Path, remote: str | None = None, size: int = SIZE) -> Path:
     initial = np.zeros(size, np.float32)
     history = History.create(
-        place, initial, initial_loss=2.0, selection=fedcrab.Compact(), seed=5, remote=remote
+        place, initial, initial_loss=2.0, selection=fedcrab.Compact(), seed=5, remote=remote, clock=None
     )
     recorded(history, size=size)
     history.close()
@@ -93,14 +93,14 @@ def test_a_snapshot_is_fetched_when_it_is_read(tmp_path: Path, place: str) -> No
 
 def test_a_killed_training_resumes_with_half_of_it_elsewhere(tmp_path: Path, place: str) -> None:
     whole = made(tmp_path / "whole")
-    settings = {"initial_loss": 2.0, "selection": fedcrab.Compact(), "seed": 5}
+    settings = {"initial_loss": 2.0, "selection": fedcrab.Compact(), "seed": 5, "clock": None}
     history = History.create(tmp_path / "h", np.zeros(SIZE, np.float32), remote=place, **settings)
     recorded(history, range(5))
     history.release()
     assert len(snapshots(tmp_path / "far")) > 0
     with pytest.raises(HistoryError, match="no closed history found there"):
         History.open(place)
-    history = History.resume(tmp_path / "h")
+    history = History.resume(tmp_path / "h", clock=None)
     recorded(history, range(5, ROUNDS))
     history.close()
     assert_same(History.open(whole), History.open(place))
@@ -289,7 +289,7 @@ def test_on_s3_with_real_multipart_uploads_and_the_connection_cut(
 @pytest.mark.filterwarnings("default")
 def test_a_training_goes_on_while_the_line_is_down(tmp_path: Path, s3: Callable[[int], None]) -> None:
     whole = made(tmp_path / "whole")
-    settings = {"initial_loss": 2.0, "selection": fedcrab.Compact(), "seed": 5}
+    settings = {"initial_loss": 2.0, "selection": fedcrab.Compact(), "seed": 5, "clock": None}
     history = History.create(tmp_path / "h", np.zeros(SIZE, np.float32), remote="s3://trial/t", **settings)
     s3(0)
     recorded(history)

@@ -146,15 +146,15 @@ def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
 
 def test_recording_goes_on_after_a_release_as_if_nothing_had_happened(tmp_path: Path) -> None:
     trained = training(rounds=14, taking_part=0.8)
-    with write(tmp_path / "straight", trained) as straight:
+    with write(tmp_path / "straight", trained, clock=None) as straight:
         for r in trained.rounds:
             straight.record(r)
-    write(tmp_path / "broken", trained).release()
+    write(tmp_path / "broken", trained, clock=None).release()
     for r in trained.rounds:
-        broken = History.resume(tmp_path / "broken")
+        broken = History.resume(tmp_path / "broken", clock=None)
         broken.record(r)
         broken.release()
-    broken = History.resume(tmp_path / "broken")
+    broken = History.resume(tmp_path / "broken", clock=None)
     broken.close()
     assert broken.contents.head == straight.contents.head
     assert broken.kept == straight.kept

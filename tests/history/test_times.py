@@ -1,5 +1,6 @@
 """When a round was: kept in UTC, covered by the chain, and of no influence on anything else."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -20,8 +21,8 @@ def one_round(index: int = 0, **times: datetime | None) -> Round:
     return Round(index, start, updates, np.full(2, 0.5, np.float32), 1.0, 0.1, **times)
 
 
-def record(path: Path, *rounds: Round) -> History:
-    with History.create(path, np.zeros(2, np.float32), initial_loss=1.0, seed=1) as history:
+def record(path: Path, *rounds: Round, clock: Callable[[], datetime] | None = None) -> History:
+    with History.create(path, np.zeros(2, np.float32), initial_loss=1.0, seed=1, clock=clock) as history:
         for each in rounds:
             history.record(each)
     return History.open(path)
@@ -35,6 +36,45 @@ def test_times_come_back_in_utc(tmp_path: Path) -> None:
     first, second = to_table(history)["rounds"]
     assert (first["began"], first["ended"]) == ("2026-05-01T12:00:00.000000Z", "2026-05-01T12:00:00.000007Z")
     assert (second["began"], second["ended"]) == (None, None)
+
+
+def test_times_that_nobody_gave_are_those_of_recording(tmp_path: Path) -> None:
+    before = datetime.now(UTC)
+    with History.create(tmp_path / "h", np.zeros(2, np.float32)) as history:
+        for index in range(3):
+            history.record(one_round(index))
+    first, second, third = History.open(tmp_path / "h").rounds
+    assert before <= first.began <= first.ended == second.began <= second.ended == third.began <= third.ended
+
+
+def hours(*given: int) -> Callable[[], datetime]:
+    """A clock: hours after noon, one after the other."""
+    ticks = iter(given)
+    return lambda: NOON + timedelta(hours=next(ticks))
+
+
+def test_a_round_begins_where_the_last_ended_or_when_the_history_was_opened(tmp_path: Path) -> None:
+    at = [NOON + timedelta(hours=hour) for hour in range(10)]
+    history = History.create(tmp_path / "h", np.zeros(2, np.float32), clock=hours(0, 1, 2))
+    history.record(one_round(0))
+    history.record(one_round(1))
+    history.record(one_round(1))  # again: as it was
+    history.release()
+    with History.resume(tmp_path / "h", clock=hours(5, 6, 7)) as history:
+        history.record(one_round(2))
+        history.record(one_round(3, began=at[6]))
+        history.record(one_round(4, ended=at[9]))
+    times = [(entry.began, entry.ended) for entry in History.open(tmp_path / "h").rounds]
+    assert times == [(at[0], at[1]), (at[1], at[2]), (at[5], at[6]), (at[6], at[7]), (at[7], at[9])]
+
+
+def test_a_clock_that_was_set_back_leaves_a_time_unknown(tmp_path: Path) -> None:
+    rounds = one_round(0), one_round(1, began=NOON), one_round(2, ended=NOON - timedelta(hours=9))
+    history = record(tmp_path / "h", *rounds, clock=hours(0, -1, -2))
+    times = [(entry.began, entry.ended) for entry in history.rounds]
+    early = NOON - timedelta(hours=1), NOON - timedelta(hours=9)
+    assert times == [(None, early[0]), (NOON, None), (None, early[1])]
+    assert History.verify(history.path) == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedcrab.seeds import rng_for
 LAYOUT = Layout((Field("weight", (2, 2)), Field("bias", (1,)), Field("seen", (1,), trained=False)))
 LOSSES = (0.98, 0.96, 0.80, 0.79, float("nan"), 0.78, 0.60, 0.59)
 CLIENTS = ("a", "b", "c", "d")
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NOT_SEALED = "closed, but not sealed"  # what verify says between the last entry and the seal
 CREATED, CLOSED = -1, 10**6  # acknowledged beside the rounds
 SELECTIONS: dict[str, Selection] = {
@@ -45,7 +47,8 @@ def rounds(count: int = len(LOSSES)) -> tuple[Round, ...]:
         step = usable.mean(axis=0) if len(usable) else np.zeros(LAYOUT.size, np.float32)
         early = (Rejection("e", "was not asked in this round"),) if t % 8 == 3 else ()
         loss, change = LOSSES[t % 8] * 0.9 ** (t // 8), float(rng.uniform())
-        made.append(Round(t, model, updates, step, loss, change, (*early, *rejected)))
+        when = NOON + timedelta(minutes=t)  # given, so that every recording of them has the same head
+        made.append(Round(t, model, updates, step, loss, change, (*early, *rejected), when, when))
         if len(usable):
             model = model + step
     return tuple(made)

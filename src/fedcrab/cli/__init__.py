@@ -133,7 +133,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         return _fail(_refused_by_the_system(error), 2)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if needed := missing_package(error):
             return _fail(needed, 2)
         return _mistake(error)

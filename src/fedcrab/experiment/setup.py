@@ -58,6 +58,7 @@ def rerecord(history: History, path: Path, selection: Selection) -> History:
         gram_limit=charter.gram_limit,
         sketch_size=charter.sketch_size,
         notes=charter.notes,
+        clock=None,  # rounds have the times of the first recording, or none
     ) as other:
         for entry in history.rounds:
             other.record(_round(history, entry.index))

@@ -12,7 +12,7 @@ from fedcrab.admission import no_updates, printable, screen_updates
 from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.errors import ConfigError, RecordError
 from fedcrab.state_dicts import flatten
-from fedcrab.types import ClientId, Rejection, Round, Updates, Vector, utc_now
+from fedcrab.types import ClientId, Rejection, Round, Updates, Vector
 from fedcrab.vectors import norm
 
 if TYPE_CHECKING:
@@ -58,10 +58,7 @@ def round_of_answers(
     else:
         step = np.zeros_like(start)
     loss, divergence = _measured(start, start + step, norm(step, layout.trained()), probe)
-    began = history.rounds[-1].ended if history.rounds else None
-    now = utc_now()
-    began = None if began is None or began > now else began
-    return Round(len(history.rounds), start, updates, step, loss, divergence, rejected, began, now)
+    return Round(len(history.rounds), start, updates, step, loss, divergence, rejected)
 
 
 def _usable(answers: ClientAnswers, start: Vector, history: History) -> tuple[Updates, tuple[Rejection, ...]]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -35,7 +36,7 @@ from fedcrab.history.verify import check_directory, load_state, verify
 from fedcrab.history.views import as_frame, as_html, in_one_line
 from fedcrab.history.writer import Writer
 from fedcrab.state_dicts import flatten, is_flat, state_layout, unflatten
-from fedcrab.types import ClientId, Layout, Round, ServerState, Updates, Vector
+from fedcrab.types import ClientId, Layout, Round, ServerState, Updates, Vector, utc_now
 
 if TYPE_CHECKING:
     import pandas
@@ -120,6 +121,7 @@ class History:
         sketch_size: int = 256,
         notes: str = "",
         remote: str | None = None,
+        clock: Callable[[], datetime] | None = utc_now,
     ) -> History:
         """Create a history in a new directory. It is complete when this returns.
 
@@ -128,9 +130,10 @@ class History:
         ``notes`` is free text, for example a configuration; it is stored unchanged. ``seed`` draws the
         sketches of rounds with more than ``gram_limit`` clients. Clients must not know it; by default the
         operating system draws it. ``remote`` is a URL (``s3://…``). Snapshots are moved there once they are
-        final, and the ledger is copied there when the history is closed. All limits are checked before
-        anything is created; ``ConfigError`` says which limit is exceeded. If the call fails later, it leaves
-        nothing, or an empty history that the same call continues with.
+        final, and the ledger is copied there when the history is closed. ``clock`` gives the times of rounds
+        that come without; with None they have none, and the same rounds give the same head. All limits are
+        checked before anything is created; ``ConfigError`` says which limit is exceeded. If the call fails
+        later, it leaves nothing, or an empty history that the same call continues with.
         """
         _check_local(path)
         flat = is_flat(initial_model)
@@ -155,14 +158,16 @@ class History:
         if store is not None:
             with file_errors(f"{path}: its remote URL was not stored"):
                 store.note(Path(path))
-        return cls.resume(path)
+        return cls.resume(path, clock=clock)
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str]) -> History:
+    def resume(
+        cls, path: str | os.PathLike[str], *, clock: Callable[[], datetime] | None = utc_now
+    ) -> History:
         """Continue a history after its last acknowledged round. A second writer is refused."""
         _check_local(path)
         check_directory(Path(path))
-        return cls(Path(path), Writer(Path(path)))
+        return cls(Path(path), Writer(Path(path), clock))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> History:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
+from datetime import datetime
 from math import isnan
 from pathlib import Path
 from typing import NoReturn
@@ -27,7 +29,7 @@ from fedcrab.history.server_state import state_hash
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.history.state import State
 from fedcrab.history.verify import load_state
-from fedcrab.types import Round, Updates, Vector
+from fedcrab.types import Round, Updates, Vector, utc_now
 from fedcrab.vectors import Sliced, weighted_mean
 
 SMALL = 2**10  # numbers of a sketch that are too few to matter
@@ -166,10 +168,14 @@ def _first_alike(digests: Sequence[str]) -> list[int]:
 
 
 class Writer:
-    """Adds rounds. A round is durable when :meth:`record` returns; if it fails, the round is not there."""
+    """Adds rounds. A round is durable when :meth:`record` returns; if it fails, the round is not there.
 
-    def __init__(self, directory: Path) -> None:
+    ``clock`` gives the times that a round comes without; None leaves them unknown.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], datetime] | None = utc_now) -> None:
         self.directory = directory
+        self._clock, self._opened = clock, clock() if clock else None
         self.snapshots = Snapshots(directory / SNAPSHOTS)
         self._lock = Lock(directory)
         self._ledger: Ledger | None = None
@@ -233,12 +239,27 @@ class Writer:
         if checked.index == now.rounds - 1:
             return self._check_same(checked)
         with file_errors(f"{self.directory}: round {checked.index} was not recorded"):
-            entry = self._measuring.enter(now, checked)
+            entry = self._measuring.enter(now, self._timed(now, checked))
             self.snapshots.settle()
             after = now.extended(entry)
             decided = [_decided(after)] if after.window_is_full() else []
             self._commit((entry, after), *decided)
         return None
+
+    def _timed(self, now: State, round: Round) -> Round:
+        """The round with both times: by default it ends now and began when the one before it ended.
+
+        The first round of this writer began when the history was opened for writing. A time is left out
+        where the clock was set back, since no round ends before it begins.
+        """
+        if self._clock is None or self._opened is None:
+            return round
+        ended = round.ended or self._clock()
+        before = now.last.ended if now.last else None
+        began = round.began or max(self._opened, before or self._opened)
+        if began <= ended:
+            return replace(round, began=began, ended=ended)
+        return round if round.began else replace(round, ended=ended)
 
     def _check_same(self, round: Round) -> None:
         """Let the last round be recorded again if it is equal: its acknowledgement may have been lost."""
