@@ -97,7 +97,7 @@ def test_a_certified_replay_that_asks_everybody_is_the_retraining(tmp_path) -> N
     steps = list(replay(decided, training.problem, proof=0.0, **constants(training.problem)))
     goal = list(retrain(decided, training.problem))[-1].model
     assert distance(steps[-1].model, goal) < 1e-4
-    with pytest.raises(ConfigError, match="known of convex losses only"):
+    with pytest.raises(ConfigError, match="known for convex losses only"):
         replay(decided, training.problem, proof=0.1)
     with pytest.raises(ConfigError, match="spread must be"):
         replay(decided, training.problem, proof=0.1, centre=0.5, spread=-1.0)

@@ -57,5 +57,5 @@ def test_half_done_it_resumes_with_the_same_bits(place: Path) -> None:
 
 
 def test_with_todays_settings_it_is_another_recovery(place: Path) -> None:
-    with pytest.raises(ConfigError, match="another batches, everyone, model; repeat the same request"):
+    with pytest.raises(ConfigError, match="different batches, everyone, model; repeat the same request"):
         recover_command(place / "h", {"0", "5"}, METHOD, place / "half", workers=0)

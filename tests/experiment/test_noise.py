@@ -50,7 +50,7 @@ def test_a_noised_recovery_and_its_certificate(place: Path) -> None:
     assert read_certificate(folder / "certificate.json")["inputs"]["noise"] == BUDGET
     other = recover(place, *asked[:-2], "--set", "beta=3", "--delta", "1e-6", "--out", "out")
     assert other.returncode == 2
-    assert "another noise" in other.stderr
+    assert "different noise" in other.stderr
 
 
 def test_stopped_it_goes_on_from_the_same_noise_and_another_time_draws_another(place: Path) -> None:
@@ -68,7 +68,7 @@ def test_stopped_it_goes_on_from_the_same_noise_and_another_time_draws_another(p
     assert models["one"][0] != models["two"][0]
     assert models["one"][1] != models["two"][1]
     (place / "one" / "start.safetensors").unlink()
-    with pytest.raises(ConfigError, match="another start"):
+    with pytest.raises(ConfigError, match="different start"):
         list(RecoveryRun("crab-hardened", history, bad, setup, saved=place / "one", noise=BUDGET, beta=3.0))
 
 

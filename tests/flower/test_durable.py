@@ -52,7 +52,7 @@ def test_a_round_that_cannot_be_written_ends_the_training_and_is_done_again(
                 snapshots.rename(away)
             return super().aggregate_train(server_round, replies)
 
-    with pytest.raises(HistoryError, match=f"round {failing - 1} is not recorded"):
+    with pytest.raises(HistoryError, match=f"round {failing - 1} was not recorded"):
         recorded(tmp_path / "h", grid(), strategy=everyone(DiskGoes))
     assert made[-1] == failing  # the next was not made
     away.rename(snapshots)

@@ -231,7 +231,7 @@ def test_subtraction_takes_out_what_the_malicious_client_added(tmp_path: Path) -
         assert first.model.tolist() == pytest.approx(left.tolist(), rel=1e-6)
         middle = (left + history.final_model()) / 2
         assert second.model.tolist() == pytest.approx(middle.tolist(), rel=1e-6)
-    with pytest.raises(ConfigError, match="examples that the server holds"):
+    with pytest.raises(ConfigError, match="examples of the server"):
         subtract_and_distil(plan(history, {"m"}), renewing())
 
 

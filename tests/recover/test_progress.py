@@ -112,9 +112,9 @@ def asked(decided: Plan, name: str) -> dict[str, object]:
 
 def test_another_request_is_refused(decided: Plan, tmp_path: Path) -> None:
     next(begin(decided, tmp_path / "out", seed=1))
-    with pytest.raises(ConfigError, match="another seed"):
+    with pytest.raises(ConfigError, match="different seed"):
         next(begin(decided, tmp_path / "out", seed=2))
-    with pytest.raises(ConfigError, match="another malicious"):
+    with pytest.raises(ConfigError, match="different malicious"):
         next(begin(plan(decided.history, {"b"}), tmp_path / "out", seed=1))
 
 

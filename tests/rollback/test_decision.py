@@ -146,7 +146,7 @@ def test_a_wrong_question_gets_one_sentence(wrong: dict[str, object], word: str,
 
 def test_nothing_recorded_is_nothing_to_roll_back(tmp_path: Path) -> None:
     history = History.create(tmp_path / "h", np.zeros(2, np.float32), initial_loss=1.0)
-    with pytest.raises(HistoryError, match="no round has been recorded"):
+    with pytest.raises(HistoryError, match="no round is recorded"):
         plan(history, {"m"})
     history.close()
 

@@ -1,8 +1,8 @@
-"""Recovery methods, one file per method: generators of steps over any fleet.
+"""Recovery methods, one file per method. Each is a generator of steps over any fleet.
 
-Each is called ``method(plan, fleet, *, aggregate=None, epochs=None, after=None, ...)``. None asks a malicious
-client, changes the history or sees test data. The package itself is called to run one into a folder
-(:func:`fedcrab.recover.run.recover`).
+Each is called ``method(plan, fleet, *, aggregate=None, epochs=None, after=None, ...)``. No method asks a
+malicious client, changes the history or uses test data. Call the package itself to run a method and write its
+result to a folder (:func:`fedcrab.recover.run.recover`).
 """
 
 from fedcrab.extras import can_be_called

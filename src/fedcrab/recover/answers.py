@@ -1,10 +1,10 @@
-"""The answers of clients during a recovery, kept as evidence: which model was sent, and what came back.
+"""The clients' answers during a recovery, stored as evidence: which model was sent, and what came back.
 
-    DIR/answers/<round>-<model>-<clients>.json   who was asked in which round, and what the vectors are called
-    DIR/answers/<sha256>.safetensors             models and updates, by the hash of their content
+    DIR/answers/<round>-<model>-<clients>.json   who was asked in which round, and the names of the vectors
+    DIR/answers/<sha256>.safetensors             models and updates, named by the hash of their content
 
-A certificate proves more from vectors than from lengths (:mod:`fedcrab.certificate.enclosure`). They take as
-much room as the updates themselves, so they are kept only where somebody asks for it.
+A certificate proves more from vectors than from lengths (:mod:`fedcrab.certificate.enclosure`). Answers need
+as much space as the updates themselves, so they are stored only on request.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Updates, Vector
 
 ANSWERS = "answers"
-LARGEST = 2**26  # bytes of one record, without its vectors
+LARGEST = 2**26  # bytes per record, without its vectors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What clients answered to one model, in the batches of one round."""
+    """What clients answered to one model in one round."""
 
     round: int
     model: Vector = field(repr=False)
     updates: Updates = field(repr=False)
-    errors: tuple[float, ...] = ()  # how far each update can be from the one that was sent; exact where empty
-    model_error: float = 0.0  # how far the model can be from the one that was sent out
+    errors: tuple[float, ...] = ()  # the largest distance of each update from the sent one; empty if exact
+    model_error: float = 0.0  # the largest distance of the model from the one that was sent out
 
 
 class RecordedFleet:
-    """A fleet around a fleet that hands every usable answer to ``keep`` as it passes.
+    """A fleet around a fleet that passes every usable answer to ``keep``.
 
-    ``epochs`` are those of the training. Answers of fewer or more epochs come from another map: no
-    certificate can use them, and they are not kept.
+    ``epochs`` is the number of local epochs in the training. Answers with another number come from a
+    different map: no certificate can use them, so they are not stored.
     """
 
     def __init__(self, fleet: Fleet, keep: Callable[[Answers], None], *, epochs: int | None = None) -> None:
@@ -54,7 +54,7 @@ class RecordedFleet:
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """What the fleet inside answers."""
+        """Return the answers of the inner fleet."""
         updates = self._fleet.train(model, clients, round=round, epochs=epochs)
         usable, _ = screen_updates(updates.only(clients), size=len(model))
         if usable.clients and epochs in (None, self._epochs):
@@ -63,7 +63,7 @@ class RecordedFleet:
 
 
 def stored_answers(history: History) -> list[Answers]:
-    """The answers that a history keeps: exact by ``Everything``, to a known error by ``Compact``."""
+    """Return the answers in a history: exact with ``Everything``, with a known error with ``Compact``."""
     found = []
     for t in range(len(history.rounds)):
         if history.contents.has_updates(t) and history.rounds[t].clients:
@@ -73,14 +73,14 @@ def stored_answers(history: History) -> list[Answers]:
 
 
 def honest_clients(plan: Plan) -> list[ClientId]:
-    """Everybody who ever took part and is not malicious."""
+    """Return every client that took part and is not malicious."""
     return [client for client in plan.history.clients if client not in plan.malicious]
 
 
 def ask_at(plan: Plan, fleet: Fleet, model: Vector, *, epochs: int | None = None) -> tuple[ClientId, ...]:
-    """Ask every honest client once, at the recovered model, with the last round's batches; who was asked.
+    """Ask every honest client once, at the recovered model, with the last round's batches; return them.
 
-    The answers go to a :class:`RecordedFleet`: with full batches they give the honest mean update at that
+    The answers go to a :class:`RecordedFleet`. With full batches they give the honest mean update at that
     model in every round of the history.
     """
     clients = honest_clients(plan)
@@ -97,9 +97,9 @@ class AnswerFolder:
         self._vectors = Snapshots(self._place)
 
     def save(self, answers: Answers) -> None:
-        """Add answers; on the disk, whole, when this returns. The same question again replaces them."""
+        """Add answers; durable when this returns. Answers to the same question are replaced."""
         updates = answers.updates
-        with file_errors(f"{self._place}: the answers of round {answers.round} are not saved"):
+        with file_errors(f"{self._place}: the answers of round {answers.round} were not saved"):
             make_directory(self._place.absolute())
             table = {
                 "round": answers.round,
@@ -115,17 +115,17 @@ class AnswerFolder:
             sync_directory(self._place)
 
     def has(self, model: Vector, clients: Sequence[ClientId]) -> bool:
-        """Whether all of these clients have answered to this model already."""
+        """Return whether all of these clients have already answered to this model."""
         name = self._vectors.hash_of(self._layout, model)
         found = (table["clients"] for table in self.tables() if table["model"] == name)
         return {*clients} <= {client for group in found for client in group}
 
     def tables(self) -> list[Mapping[str, Any]]:
-        """Every record, without its vectors, in the order of their names."""
+        """Return every record without its vectors, sorted by name."""
         return [_record(path) for path in sorted(self._place.glob("*.json"))]
 
     def read(self) -> tuple[Answers, ...]:
-        """Every answer that is there, checked against the hashes of its record."""
+        """Return every stored answer, checked against the hashes in its record."""
         return tuple(self._read(table) for table in self.tables())
 
     def _read(self, table: Mapping[str, Any]) -> Answers:
@@ -140,7 +140,7 @@ class AnswerFolder:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """The record of some answers, which anybody may have changed."""
+    """Return the record of some answers; the file is not trusted."""
     try:
         table = json.loads(read_regular(path, limit=LARGEST))
         clients, examples = table["clients"], table["examples"]
@@ -159,5 +159,5 @@ def _record(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         good = False
     if not good:
-        raise DamagedError(f"{path}: not a record of answers")
+        raise DamagedError(f"{path}: not a valid record of answers")
     return dict(table)

@@ -1,11 +1,10 @@
-"""Calibration: the fresh direction at the remembered length.
+"""Calibration: the fresh direction with the stored length.
 
     ũ = ‖u‖ · û / ‖û‖        (equation 8 of Crab; FedEraser's calibration)
 
-u the update of the history, û its renewal. The ratio ‖u‖ / ‖û‖ is at most ``cap``: a renewal of almost
-nothing has a direction of almost nothing but noise. Buffers (BatchNorm's statistics and counters) have no
-part in either norm and stay as they were renewed. A renewal of nothing at all has no direction; its
-client is dropped.
+u is the update in the history, û its renewal. The ratio ‖u‖ / ‖û‖ is at most ``cap``, because the direction
+of a tiny renewal is mostly noise. Buffers (BatchNorm's statistics and counters) are not part of either norm
+and stay as renewed. A renewal of zero has no direction; its client is dropped.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from fedcrab.recover.step import Capped, RoundUpdates
 from fedcrab.types import ClientId, Layout, Rejection, Updates, Vector
 from fedcrab.vectors import norm
 
-SAFE_RATIO = 100.0  # only against division by almost nothing
+SAFE_RATIO = 100.0  # only avoids division by almost zero
 
 
 def calibrate(fresh: Vector, ratio: float, trained: Sequence[slice]) -> Vector:
-    """The update with its trained numbers scaled; with ratio = ‖u‖ / ‖û‖, equation 8."""
+    """Return the update with its trained numbers scaled; with ratio = ‖u‖ / ‖û‖, equation 8."""
     calibrated = fresh.copy()
     for part in trained:
         calibrated[part] = np.multiply(fresh[part], ratio, dtype=np.float64)
@@ -34,7 +33,7 @@ def calibrate(fresh: Vector, ratio: float, trained: Sequence[slice]) -> Vector:
 def calibrated(
     renewed: RoundUpdates, lengths: Mapping[ClientId, float], *, cap: float, layout: Layout
 ) -> RoundUpdates:
-    """Every renewal at its client's length, or as near to it as the cap allows."""
+    """Return every renewal scaled to its client's length, as far as the cap allows."""
     moving = without_zero(renewed, layout)
     trained, updates, capped = layout.trained(), moving.updates, []
     rows = np.empty_like(updates.vectors)
@@ -49,7 +48,7 @@ def calibrated(
 
 
 def without_zero(renewed: RoundUpdates, layout: Layout) -> RoundUpdates:
-    """The renewals that have a direction; the clients of the others are dropped."""
+    """Return the renewals that are not zero; the other clients are dropped."""
     updates, trained = renewed.updates, layout.trained()
     still = [c for c, row in zip(updates.clients, updates.vectors, strict=True) if not norm(row, trained)]
     if not still:
@@ -60,6 +59,6 @@ def without_zero(renewed: RoundUpdates, layout: Layout) -> RoundUpdates:
 
 
 def check_cap(cap: float) -> None:
-    """The cap is a ratio above 0; infinity is no cap at all."""
+    """Raise ``ConfigError`` unless the cap is above 0; infinity means no cap."""
     if isinstance(cap, bool) or not isinstance(cap, int | float) or not cap > 0:
         raise ConfigError(f"cap must be a number above 0, got {cap!r}")

@@ -32,7 +32,7 @@ from fedcrab.vectors import norm
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known of local training, and how much of a round's error may stay unknown."""
+    """What is known about local training, and how much of a round's error may stay unknown."""
 
     share: float  # of the first honest mean update, per client
     centre: float  # C
@@ -51,11 +51,11 @@ class Proof:
 
     @classmethod
     def of(cls, share: float, centre: float | None, spread: float | None, full_batch: bool) -> Proof:
-        """Refused where C and ρ are not known: no proof is possible then."""
+        """Return the proof's settings; raise ``ConfigError`` if C or ρ is unknown, because it needs both."""
         if centre is None or spread is None:
             raise ConfigError(
                 "a certified replay needs C and ρ of the clients' local training as centre and spread "
-                "(Assumptions.local_affine); they are known of convex losses only"
+                "(Assumptions.local_affine); they are known for convex losses only"
             )
         return cls(share, centre, spread, full_batch)
 
@@ -63,7 +63,7 @@ class Proof:
 def certified_replay(
     plan: Plan, fleet: Fleet, rule: Aggregate, epochs: int | None, after: Step | None, proof: Proof
 ) -> Iterator[Step]:
-    """The steps from the rollback model on; the last answer of each client is in a step's pairs."""
+    """Yield the steps from the rollback model on; a step's pairs hold the last answer of each client."""
     history, first = plan.history, plan.rollback_round
     step = after or Step(first - 1, history.model(first))
     known = _Known(plan, proof)
@@ -73,7 +73,7 @@ def certified_replay(
 
 
 class _Known:
-    """Where answers of the history were made: its models, and the errors with which they are stored."""
+    """Where answers of the history were made: its models, and the errors of their storage."""
 
     def __init__(self, plan: Plan, proof: Proof) -> None:
         self.proof, self._plan = proof, plan
@@ -89,13 +89,13 @@ class _Known:
         self._models = dict[int, Vector]()
 
     def model(self, t: int) -> Vector:
-        """M_t, read once."""
+        """Return M_t; it is read once."""
         if t not in self._models:
             self._models[t] = self._plan.history.model(t)
         return self._models[t]
 
     def nearest(self, model: Vector, t: int) -> dict[ClientId, tuple[float, int]]:
-        """Of each honest participant of round t the least ρ‖m - y‖ + ε of a stored answer, and its round."""
+        """Return, per honest participant of round t, the least ρ‖m - y‖ + ε of a stored answer, its round."""
         plan, history, proof = self._plan, self._plan.history, self.proof
         wanted, found = plan.honest(t), dict[ClientId, tuple[float, int]]()
         trained = history.charter.layout.trained()
@@ -122,7 +122,7 @@ def _stepped(
     away = {
         client: proof.spread * norm(model - last[client].moved, trained) for client in near if client in last
     }
-    fresh = [client for client in away if away[client] < near[client][0]]  # who is better known from here
+    fresh = [client for client in away if away[client] < near[client][0]]  # nearer
     error = {client: min(found, away.get(client, found)) for client, (found, _) in near.items()}
     asked = [client for client in plan.askable(t) if error[client] > known.allowed]
     renewed = (
@@ -150,7 +150,7 @@ def _stepped(
 
 
 def _carried(update: Vector, there: Vector, here: Vector, centre: float, trained: Sequence[slice]) -> Vector:
-    """The update at m by that at y: y + u(y) + C·(m - y) - m. Buffers are as they were sent."""
+    """Return the update at m from that at y: y + u(y) + C·(m - y) - m. Buffers stay as sent."""
     row = np.array(update)
     for part in trained:
         row[part] = update[part] + (centre - 1) * (here[part].astype(np.float64) - there[part])

@@ -1,6 +1,6 @@
-"""What a recovery costs: metered around the fleet, so that no method counts itself.
+"""What a recovery costs. The cost is measured around the fleet, so methods do not count.
 
-And what each method would cost, before any of it is run: whom it asks in which round, if all of them answer.
+Also predicts what each method would cost: which clients it asks in which round, if all of them answer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fedcrab.types import ClientId, Fleet, Updates, Vector
 class Cost:
     """The work of the clients and the time it took."""
 
-    client_rounds: int  # a client asked to train once
+    client_rounds: int  # one per client that was asked to train once
     sample_gradients: float  # examples × epochs over all of these
     calls: int  # times the fleet was asked
     seconds: float  # spent in the fleet
 
 
 class MeteredFleet:
-    """A fleet around a fleet that counts what is asked of it."""
+    """A fleet around a fleet that counts the work."""
 
     def __init__(self, fleet: Fleet, *, epochs: int) -> None:
         self._fleet, self._epochs = fleet, epochs
@@ -41,7 +41,7 @@ class MeteredFleet:
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """What the fleet inside answers."""
+        """Return the answers of the inner fleet."""
         started = time.perf_counter()
         updates = self._fleet.train(model, clients, round=round, epochs=epochs)
         spent = time.perf_counter() - started
@@ -57,7 +57,7 @@ class MeteredFleet:
 
 
 def peak_buffered(history: History) -> int:
-    """The most bytes that undecided rounds took while recording: a model and a mean each."""
+    """Return the most bytes that undecided rounds needed during recording: a model and a mean each."""
     longest = max((w.last - w.first + 1 for w in history.contents.windows), default=0)
     pending = longest if isinstance(history.charter.selection, Selective) else 1
     return pending * history.charter.layout.size * (4 + 8)
@@ -67,20 +67,20 @@ def peak_buffered(history: History) -> int:
 class PlannedCost:
     """What a method would ask of the honest clients."""
 
-    from_round: int  # of the history, where it begins
-    contact_rounds: int  # rounds in which anybody is asked
+    from_round: int  # the round of the history that it starts at
+    contact_rounds: int  # rounds in which any client is asked
     client_rounds: int
-    share_of_retrain: float  # of the client-rounds of training again
+    share_of_retrain: float  # of the client-rounds of retraining
     remark: str = ""
-    refused: str | None = None  # why this history does not allow it
+    refused: str | None = None  # why the method cannot use this history
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
 def planned_costs(plan: Plan, paper: Plan) -> dict[str, PlannedCost]:
-    """Each method under a decision, those of the preset ``paper`` under that one."""
+    """Return each method's cost under ``plan``; methods of the preset ``paper`` use ``paper``."""
     rows = reversed([*METHODS.items()])
     return {name: _planned_cost(name, paper if row.preset == "paper" else plan) for name, row in rows}
 
@@ -100,7 +100,7 @@ def _planned_cost(method: str, plan: Plan) -> PlannedCost:
 
 
 def planned_asks(method: str, plan: Plan) -> list[int]:
-    """How many clients each round of a recovery asks, those without contact left out where that is known."""
+    """Return how many clients each round of a recovery asks; rounds without contact are left out if known."""
     row, rounds = METHODS[method], len(plan.history.rounds)
     honest = [len(plan.askable(t)) for t in range(rounds)]
     if row.by_plan:
@@ -117,9 +117,9 @@ def planned_asks(method: str, plan: Plan) -> list[int]:
 
 
 def contact_rounds(row: Method, history: History, first: int = 0) -> list[int]:
-    """The rounds from ``first`` on whose honest participants a method asks; all where none are known.
+    """Return the rounds from ``first`` on whose honest participants a method asks; all if unknown.
 
-    A method that trains on from the last model asks those of the last rounds.
+    A method that continues from the last model asks the participants of the last rounds.
     """
     rounds = len(history.rounds)
     if row.start == "final" and row.contacts is None:
@@ -128,12 +128,12 @@ def contact_rounds(row: Method, history: History, first: int = 0) -> list[int]:
 
 
 def refused(history: History, method: str) -> str | None:
-    """Why a method cannot recover from this history, or None."""
+    """Return why a method cannot recover from this history, or None."""
     check = METHODS[method].check
     if check is None:
         return None
     if not history.rounds:
-        return "no round has been recorded"
+        return "no round is recorded"
     try:
         check(history)
     except HistoryError as error:

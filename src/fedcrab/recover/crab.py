@@ -54,10 +54,10 @@ def crab(
     settle: int = 2,
     everyone: bool = True,
 ) -> Iterator[Step]:
-    """Recover from the plan's rollback model; the defaults are preset ``hardened``.
+    """Recover from the plan's rollback model. The defaults are the preset ``hardened``.
 
-    ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
-    recovery that was interrupted; its like goes on from there.
+    ``epochs`` is the number of local epochs (None: the fleet's own). ``after`` is the last step of an
+    interrupted recovery, which continues from there.
     """
     check_epochs(epochs)
     check_cap(cap)
@@ -70,9 +70,9 @@ def crab(
 
 
 def asked_in(plan: Plan, rule: Aggregate, last: int) -> tuple[tuple[int, tuple[ClientId, ...]], ...]:
-    """Whom Crab asks in each replayed round: the honest selected clients.
+    """Return the clients that Crab asks in each replayed round: the honest selected ones.
 
-    Every honest participant in the ``last`` rounds, and wherever the rule needs more answers than that.
+    The ``last`` rounds, and rounds where the rule needs more answers, ask every honest participant.
     """
     needed = fewest_answers(rule, max((len(clients) for _, clients in plan.replay), default=0) + 1)
     settled = len(plan.replay) - last
@@ -113,10 +113,10 @@ def _replay(
 
 
 def planned_lengths(plan: Plan, gap: bool) -> dict[int, dict[ClientId, float]]:
-    """The length that each client is calibrated to, in each replayed round: of those who replay it alone.
+    """Return the length that each client is calibrated to, per replayed round that it takes part in.
 
-    ‖u_t^c‖, summed over the rounds since the previous replayed one if ``gap``; where c took no part, its
-    nearest earlier norm. Memory grows with the clients who replay, not with all who were ever seen.
+    ‖u_t^c‖; with ``gap``, summed over the rounds since the previous replayed one, with c's nearest earlier
+    norm where it took no part. Memory grows with the clients that replay, not with all clients.
     """
     rounds, ends = plan.history.rounds, [t for t, _ in plan.replay]
     begins = [ends[0], *(t + 1 for t in ends[:-1])] if gap and ends else ends

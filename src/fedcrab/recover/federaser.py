@@ -37,11 +37,11 @@ def federaser(
     every: int = 1,
     cap: float = SAFE_RATIO,
 ) -> Iterator[Step]:
-    """Erase the malicious clients; only who they are is taken from the plan.
+    """Erase the malicious clients. Only their names are taken from the plan.
 
-    ``epochs`` are the local epochs of the training, of which clients do a share ``ratio`` (1: all of them).
-    ``every`` thins out the kept rounds: 2 replays every other one. ``after`` is the last step of a recovery
-    that was interrupted; its like goes on from there.
+    ``epochs`` is the number of local epochs in the training; clients run a share ``ratio`` of them (1: all).
+    ``every`` thins out the kept rounds: 2 replays every other one. ``after`` is the last step of an
+    interrupted recovery, which continues from there.
     """
     check_cap(cap)
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
@@ -54,22 +54,22 @@ def federaser(
 
 
 def fewer_epochs(epochs: int | None, ratio: float) -> int | None:
-    """⌈ratio × epochs⌉; the fleet's own number where all of them are asked for and it is not known."""
+    """Return ⌈ratio × epochs⌉; None, the fleet's own number, if ratio is 1 and epochs is unknown."""
     check_epochs(epochs)
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
         raise ConfigError(f"ratio must be above 0 and at most 1, got {ratio!r}")
     if epochs is None and ratio < 1:
         raise ConfigError(
-            f"federaser asks for {ratio:g} of the local epochs; give epochs, the number that the training had"
+            f"federaser asks for {ratio:g} of the local epochs; give epochs, the number used in the training"
         )
     return None if epochs is None else max(1, ceil(ratio * epochs - 1e-9))  # 0.1 × 30 is 3, not 4
 
 
 def check_history(history: History) -> None:
-    """Round 0 is replayed from its stored updates; everything else from norms, which each history has."""
+    """Raise ``HistoryError`` unless round 0 has stored updates; the rest needs norms, which are stored."""
     if history.rounds[0].updates is None or 0 not in history.kept:
         raise HistoryError(
-            f"{history.path}: round 0 keeps no update vectors, which federaser begins with; "
+            f"{history.path}: round 0 keeps no update vectors, which federaser starts with; "
             "recover with crab or retrain, or record with Every(n) or Everything()"
         )
 
@@ -101,6 +101,6 @@ def _replay(
 
 
 def _norms(entry: RoundRecord, clients: Sequence[ClientId]) -> dict[ClientId, float]:
-    """‖u_t^c‖ of these participants."""
+    """Return ‖u_t^c‖ of these participants."""
     norms = dict(zip(entry.clients, entry.norms.tolist(), strict=True))
     return {client: norms[client] for client in clients}

@@ -46,11 +46,11 @@ from fedcrab.types import ClientId, Fleet, Layout, Rejection, Updates, Vector
 from fedcrab.vectors import Matrix64, is_finite, stretches
 
 ROWS = 4  # blocks of as many rows fit the cache
-PAIRS = 2  # of the model's way and the updates' change, that an estimate is made from
+PAIRS = 2  # of the model's movement and the updates' change, per estimate
 
 
 def largest_usual(history: History, malicious: Collection[ClientId], tolerance: float) -> float:
-    """τ, by one pass over the stored updates."""
+    """Return τ, in one pass over the stored updates."""
     trained = history.charter.layout.trained()
     rounds = (history.updates(entry.index) for entry in history.rounds)
     return max((_usual(updates, malicious, trained, tolerance) for updates in rounds), default=0.0)
@@ -59,20 +59,20 @@ def largest_usual(history: History, malicious: Collection[ClientId], tolerance: 
 def _usual(
     updates: Updates, malicious: Collection[ClientId], trained: Sequence[slice], tolerance: float
 ) -> float:
-    """τ_t: the smallest of the values that few enough others exceed."""
+    """Return τ_t: the smallest value that few enough others exceed."""
     rows = [row for c, row in zip(updates.clients, updates.vectors, strict=True) if c not in malicious]
     held = floor(tolerance * len(rows) * sum(part.stop - part.start for part in trained)) + 1
     largest = np.zeros(0, np.float32)
     for values in (row[part] for row in rows for part in trained):
         bound = largest[0] if len(largest) == held else np.float32(-1)
-        if max(values.max(initial=0), -values.min(initial=0)) > bound:  # most rows have nothing to add
+        if max(values.max(initial=0), -values.min(initial=0)) > bound:  # most rows add nothing
             sizes = np.abs(values)
             largest = _largest(np.concatenate([largest, sizes[sizes > bound]]), held)
     return float(largest[0]) if len(largest) else 0.0
 
 
 def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """The ``count`` largest, the smallest of them first."""
+    """Return the ``count`` largest values, the smallest of them first."""
     if count >= len(values):
         return np.sort(values)
     return np.partition(values, len(values) - count)[-count:]
@@ -81,7 +81,7 @@ def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
 def estimate_all(
     stored: Updates, pairs: Pairs, moved: Vector, tau: float, layout: Layout
 ) -> dict[ClientId, Vector | str]:
-    """û = u + H̃·(ŵ - M) of each client, or why it is of no use.
+    """Return û = u + H̃·(ŵ - M) of each client, or why there is no usable estimate.
 
     τ bounds every trained number of a usable estimate. Clients that computed in the same rounds share Δw and
     what follows from it.
@@ -107,21 +107,21 @@ def estimate_all(
 def _added(
     stored: Vector, rows: Sequence[Vector], factors: Matrix64, tau: float, layout: Layout
 ) -> Vector | str:
-    """Stored + Σ factor·row, or why it is not believed."""
-    estimate = stored.copy()  # buffers, which are no part of the pairs, stay as stored
+    """Return stored + Σ factor·row, or why the result is rejected."""
+    estimate = stored.copy()  # buffers are not part of the pairs and stay as stored
     for part in stretches(layout.trained(), ROWS):
         total = np.multiply(rows[0][part], factors[0], dtype=np.float64)
         for row, factor in zip(rows[1:], factors[1:], strict=True):
             total += np.multiply(row[part], factor, dtype=np.float64)
         total += stored[part]
-        if not (total.max() <= tau and -total.min() <= tau):  # nor is what is not a number
+        if not (total.max() <= tau and -total.min() <= tau):  # NaN is rejected too
             return f"the estimate reaches {_reach(stored, rows, factors, layout):.3g}, above {tau:.3g}"
         estimate[part] = total
     return estimate
 
 
 def _reach(stored: Vector, rows: Sequence[Vector], factors: Matrix64, layout: Layout) -> float:
-    """The largest trained number of an estimate."""
+    """Return the largest trained number of an estimate."""
     parts = stretches(layout.trained(), ROWS)
     blocks = (factors @ np.array([row[part] for row in rows]) + stored[part] for part in parts)
     return float(np.max([np.abs(block).max() for block in blocks]))
@@ -130,7 +130,7 @@ def _reach(stored: Vector, rows: Sequence[Vector], factors: Matrix64, layout: La
 def learnt(
     pairs: Pairs, exact: Updates, stored: Updates, moved: Vector, *, round: int, memory: int, layout: Layout
 ) -> Pairs:
-    """The pairs with those of this round's exact answers, the last ``memory`` of each client."""
+    """Return the pairs including those of this round's exact answers, at most ``memory`` per client."""
     if not moved.any():
         return pairs
     before, longer = dict(zip(stored.clients, stored.vectors, strict=True)), dict(pairs)
@@ -143,7 +143,7 @@ def learnt(
 
 
 def trained_only(vector: Vector, layout: Layout) -> Vector:
-    """The vector with zero in place of buffers, which then have no part in any product."""
+    """Return the vector with zeros in place of buffers, so that they affect no product."""
     result = np.zeros_like(vector)
     for part in layout.trained():
         result[part] = vector[part]
@@ -152,16 +152,16 @@ def trained_only(vector: Vector, layout: Layout) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Which rounds every honest client computes exactly."""
+    """The rounds in which every honest client computes exactly."""
 
     rounds: int  # T, of the whole training
     warm_up: int  # the first T_w
-    correct_every: int  # every T_c-th after them; 1 is all of them: retraining
+    correct_every: int  # every T_c-th after them; 1 means all, which is retraining
     tune: int  # the last T_f
     first: int = 0  # where recovery begins
 
     def is_exact(self, t: int) -> bool:
-        """Whether round t of the history is one of them."""
+        """Return whether round t of the history is one of them."""
         done = t - self.first
         periodic = (done - self.warm_up + 1) % self.correct_every == 0
         return done < self.warm_up or periodic or t >= self.rounds - self.tune
@@ -181,11 +181,11 @@ def fedrecover(
     tolerance: float = 1e-6,
     rollback: bool = True,
 ) -> Iterator[Step]:
-    """Recover from the plan's rollback model on; without ``rollback`` from the first model, as published.
+    """Recover from the plan's rollback model; with ``rollback=False`` from the first model, as published.
 
-    ``tolerance`` is the share of a round's honest stored numbers that may exceed τ: 0 fixes the fewest.
-    ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
-    recovery that was interrupted; its like goes on from there. A step holds on to its pairs' vectors.
+    ``tolerance`` is the share of a round's honest stored numbers that may exceed τ; with 0, the fewest
+    estimates are replaced. ``epochs`` is the number of local epochs (None: the fleet's own). ``after`` is the
+    last step of an interrupted recovery, which continues from there. A step keeps its pairs' vectors.
     """
     check_epochs(epochs)
     _check(pairs, tolerance, rollback)
@@ -200,14 +200,14 @@ def fedrecover(
 def scheduled(
     rounds: int, pairs: int, warm_up: int | None, correct_every: int | None, tune: int | None
 ) -> Schedule:
-    """The schedule asked for; what is not given is the paper's, scaled with the rounds."""
+    """Return the schedule; values that are not given are the paper's, scaled with the rounds."""
     usual = {
         "warm_up": min(20, max(pairs + 1, rounds // 10)),
         "correct_every": min(10, max(2, rounds // 8)),
         "tune": min(5, max(1, rounds // 20)),
     }
     given = {"warm_up": warm_up, "correct_every": correct_every, "tune": tune}
-    least = {"warm_up": pairs + 1, "correct_every": 1, "tune": 0}  # fewer leave no pair to estimate with
+    least = {"warm_up": pairs + 1, "correct_every": 1, "tune": 0}  # fewer leave no pair to estimate from
     for name, value in given.items():
         if value is None:
             continue
@@ -218,7 +218,7 @@ def scheduled(
 
 
 def exact_rounds(rounds: int, first: int = 0) -> list[int]:
-    """The rounds from ``first`` on in which everybody is asked, by the schedule that is usual."""
+    """Return the rounds from ``first`` on in which all clients are asked, by the default schedule."""
     schedule = replace(scheduled(rounds, PAIRS, None, None, None), first=first)
     return [t for t in range(first, rounds) if schedule.is_exact(t)]
 
@@ -233,7 +233,7 @@ def _check(pairs: int, tolerance: float, rollback: bool) -> None:
 
 
 def check_history(history: History) -> None:
-    """Every round is estimated from its stored updates."""
+    """Raise ``HistoryError`` unless every round has stored updates."""
     for entry in history.rounds:
         if not history.contents.has_updates(entry.index):
             raise HistoryError(
@@ -274,7 +274,7 @@ def _recover(
 def _usable(
     found: Mapping[ClientId, Vector | str],
 ) -> tuple[dict[ClientId, Vector], tuple[Rejection, ...]]:
-    """The estimates, and the clients to be asked because there is none."""
+    """Return the estimates, and the clients to ask because they have none."""
     fixed = tuple(Rejection(client, reason) for client, reason in found.items() if isinstance(reason, str))
     return {client: row for client, row in found.items() if not isinstance(row, str)}, fixed
 
@@ -282,7 +282,7 @@ def _usable(
 def _together(
     renewed: RoundUpdates, stored: Updates, estimates: Mapping[ClientId, Vector], fixed: tuple[Rejection, ...]
 ) -> RoundUpdates:
-    """Exact and estimated updates as one round's."""
+    """Return exact and estimated updates as one round's updates."""
     examples = dict(zip(stored.clients, stored.weights.tolist(), strict=True))
     exact = zip(renewed.updates.clients, renewed.updates.vectors, renewed.updates.weights, strict=True)
     answers = {client: (row, float(weight)) for client, row, weight in exact}

@@ -1,4 +1,4 @@
-"""Finetune: some more rounds with the honest clients, from the poisoned model. What costs least to try.
+"""Finetune: train some more rounds with the honest clients, from the poisoned model. The cheapest method.
 
     M̃ ← M_T;  for r = 0 … rounds - 1:  M̃ ← M̃ + Σ p_c · û^c
 
@@ -30,11 +30,11 @@ def finetune(
     rounds: int = ROUNDS,
     per_round: int | None = None,
 ) -> Iterator[Step]:
-    """Train on from the last model without the malicious clients; only who they are is from the plan.
+    """Continue training from the last model without the malicious clients, the only input from the plan.
 
-    Its steps are rounds T, T + 1, …, so that clients who draw by round draw what they have not drawn yet.
-    ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
-    recovery that was interrupted; the recovery resumes from there.
+    Its steps are the rounds T, T + 1, …, so that clients that draw by round draw new batches. ``epochs`` is
+    the number of local epochs (None: the fleet's own). ``after`` is the last step of an interrupted recovery,
+    which continues from there.
     """
     check_count("rounds", rounds)
     if per_round is not None:

@@ -9,7 +9,7 @@
     DIR/start.safetensors       the noised model that recovery began at, where there is one
     DIR/curve.jsonl             accuracy after each step, where it was measured
 
-Anybody may have changed these files: what is read is checked, and what is wrong is one sentence.
+These files are not trusted: everything read is checked, and every problem is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -47,40 +47,38 @@ LONGEST = 2**26  # bytes of a summary, or of a curve
 
 @dataclass(frozen=True)
 class RecoveryArtifacts:
-    """What there is besides the history."""
+    """What a recovery stored besides the history."""
 
     model: Vector | None = None  # the recovered one
     steps: tuple[Mapping[str, Any], ...] | None = None
-    start: Vector | None = None  # where recovery began, if not at the rollback model
+    start: Vector | None = None  # where recovery started, if not at the rollback model
     retrained: Vector | None = None
     retrained_steps: tuple[Mapping[str, Any], ...] | None = None
-    answers: tuple[Answers, ...] = ()  # of clients during recovery, where they were kept
+    answers: tuple[Answers, ...] = ()  # of clients during the recovery, if stored
 
 
 @dataclass(frozen=True)
 class RecoveryFolder:
-    """A recovery on disk; each file is read, and checked, when it is first asked for."""
+    """A recovery on disk. Each file is read and checked when it is first used."""
 
     path: Path
 
     @classmethod
     def open(cls, path: Path) -> RecoveryFolder:
-        """The recovery in a directory; there must be a summary."""
+        """Return the recovery in a directory; it must have a summary."""
         folder = cls(path)
         if not folder.is_there:
-            raise HistoryError(
-                f"{path}: no recovery here (there is no {SUMMARY}); 'fedcrab recover' writes one"
-            )
+            raise HistoryError(f"{path}: not a recovery (it has no {SUMMARY}); 'fedcrab recover' writes one")
         return folder
 
     @property
     def is_there(self) -> bool:
-        """Whether a recovery was finished here."""
+        """Return whether a recovery was finished here."""
         return (self.path / SUMMARY).is_file()
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
-        """What was asked and what came out: texts, clients and the hash are what they must be."""
+        """The request and the result, with checked texts, clients and hash."""
         path, what = self.path / SUMMARY, "the summary of a recovery"
         table = read_json(path, limit=LONGEST, what=what)
         texts = are_texts([table.get(name) for name in ("method", "history", "history_head")])
@@ -91,7 +89,7 @@ class RecoveryFolder:
 
     @cached_property
     def request(self) -> Mapping[str, Any]:
-        """The method, its settings, the history's head: what a recovery is resumed by."""
+        """The method, its settings and the history's head, by which a recovery is resumed."""
         return read_json(self.path / REQUEST, limit=LARGEST)
 
     @property
@@ -100,16 +98,16 @@ class RecoveryFolder:
         return str(self.summary["method"])
 
     def open_history(self, elsewhere: Path | None = None) -> History:
-        """The history that was recovered from: where it was then, or ``elsewhere``."""
+        """Return the history that was recovered from: at its original path, or ``elsewhere``."""
         place = elsewhere or Path(self.summary["history"])
         if not place.is_dir():
             raise HistoryError(
-                f"{place}: the history is not there; certify and verify take its new place by --history"
+                f"{place}: the history is not there; give certify and verify its new path with --history"
             )
         return History.open(place)
 
     def check_history(self, history: History) -> None:
-        """Refuse a history that this is no recovery of, or that went on since."""
+        """Raise unless this is a recovery of this history in its current state."""
         heads = {self.summary["history_head"]}
         if (self.path / REQUEST).exists():
             heads.add(self.request.get("history"))
@@ -117,20 +115,20 @@ class RecoveryFolder:
             raise DamagedError(f"{self.path}: recovered from another state of {history.path}")
 
     def model(self, history: History, *, as_it_is: bool = False) -> Vector:
-        """The recovered model: the one that the summary names, or whichever is there now."""
+        """Return the recovered model: the one that the summary names, or with ``as_it_is`` any."""
         path = self.path / MODEL
         digest = hash_regular(path) if as_it_is else self.summary["model_sha256"]
         return read_model(path, digest, history.charter.layout)
 
     def start(self, history: History) -> Vector | None:
-        """The noised model that recovery began at, where there is one."""
+        """Return the noised model that recovery started from, if there is one."""
         path = self.path / START
         return read_model(path, hash_regular(path), history.charter.layout) if path.exists() else None
 
     def write_start(self, history: History, model: Vector) -> Vector:
-        """Keep the noised model that recovery begins at, whole; gives it as it is kept."""
+        """Store the noised model that recovery starts from; return it as stored."""
         path, layout = self.path / START, history.charter.layout
-        with file_errors(f"{path}: the noised model is not written"):
+        with file_errors(f"{path}: the noised model was not written"):
             make_directory(self.path.absolute())
             digest = write_model(path, layout, model)
             sync_directory(self.path)
@@ -142,20 +140,20 @@ class RecoveryFolder:
         return hash_regular(self.path / START)
 
     def noise(self) -> Mapping[str, float] | None:
-        """Epsilon and delta, where recovery was asked to begin at a noised model."""
+        """Return epsilon and delta if recovery starts from a noised model."""
         noise = self.request.get("noise")
         if noise is not None and not isinstance(noise, Mapping):
-            raise DamagedError(f"{self.path}: its request has a noise that cannot be")
+            raise DamagedError(f"{self.path}: its request has an invalid noise")
         return noise
 
     def steps(self) -> tuple[Mapping[str, Any], ...]:
-        """The steps, each of the shape that a step has."""
+        """Return the steps, each checked."""
         return checked_steps(self.path)
 
     def evidence(
         self, history: History, retrained: RecoveryFolder | None, *, as_it_is: bool = False
     ) -> RecoveryArtifacts:
-        """All that there is to go by; ``as_it_is`` where a certificate names the hashes that it must have."""
+        """Return all evidence; ``as_it_is`` if a certificate names the hashes that it must have."""
         return RecoveryArtifacts(
             self.model(history, as_it_is=as_it_is),
             self.steps(),
@@ -166,18 +164,18 @@ class RecoveryFolder:
         )
 
     def left_out(self) -> dict[ClientId, int]:
-        """Whom the recovery took to be malicious, and from which round on."""
+        """Return the clients treated as malicious, with the round from which each is."""
         rounds = self.since()
         return {client: rounds.get(client, 0) for client in self.summary["malicious"]}
 
     def since(self) -> dict[ClientId, int]:
-        """From which round on each client counted as malicious, of those that were honest first."""
+        """Return the round from which each client counted as malicious, if it was honest before."""
         plan = self.summary.get("plan")
         since = plan.get("since") if isinstance(plan, dict) else None
         return {c: t for c, t in since.items() if type(t) is int} if isinstance(since, dict) else {}
 
     def retraining(self) -> RecoveryFolder | None:
-        """A retraining of the same request in the folder beside."""
+        """Return a retraining for the same request in a folder beside this one."""
         other = RecoveryFolder(self.path.absolute().parent / "retrain")
         if not other.is_there:
             return None
@@ -186,13 +184,13 @@ class RecoveryFolder:
         return other if same else None
 
     def add_point(self, point: Mapping[str, Any]) -> None:
-        """One more measurement of the curve."""
+        """Append a measurement to the curve."""
         path = self.path / CURVE
-        with file_errors(f"{path}: the curve is not written"), path.open("a") as file:
+        with file_errors(f"{path}: the curve was not written"), path.open("a") as file:
             file.write(json.dumps(point) + "\n")
 
     def curve(self) -> list[tuple[int, Mapping[str, Any]]]:
-        """Client-rounds spent so far and what was measured then, of each step that was measured."""
+        """Return, per measured step, the client-rounds spent so far and the measurements."""
         if not (self.path / CURVE).is_file():
             return []
         points = {point.get("round"): point for point in self._points()}
@@ -204,7 +202,7 @@ class RecoveryFolder:
         return found
 
     def _points(self) -> list[dict[str, Any]]:
-        """The lines that are whole: the last one may have been cut off by a kill."""
+        """Return the complete lines; a kill may have cut off the last one."""
         points = []
         content = read_regular(self.path / CURVE, limit=LONGEST)
         for line in content.decode(errors="replace").splitlines():
@@ -220,9 +218,9 @@ class RecoveryFolder:
 def write_result(
     directory: Path, plan: Plan, method: str, model: Vector, row: Mapping[str, Any] | None = None
 ) -> None:
-    """Leave a model and its summary, whole; ``row`` is what was measured, where there is test data."""
+    """Write a model and its summary; ``row`` has the measurements, if there is test data."""
     history = plan.history
-    with file_errors(f"{directory}: the result is not written"):
+    with file_errors(f"{directory}: the result was not written"):
         make_directory(directory.absolute())
         digest = write_model(directory / MODEL, history.charter.layout, model)
         summary = {
@@ -239,7 +237,7 @@ def write_result(
 
 
 def recoveries_in(directory: Path) -> list[RecoveryFolder]:
-    """The recoveries of a directory, its own or those of its folders, their summaries checked."""
+    """Return the recoveries in a directory or in its subfolders, their summaries checked."""
     places = [directory, *sorted(p for p in directory.iterdir() if p.is_dir())] if directory.is_dir() else []
     found = [folder for folder in map(RecoveryFolder, places) if folder.is_there]
     for folder in found:
@@ -248,13 +246,13 @@ def recoveries_in(directory: Path) -> list[RecoveryFolder]:
 
 
 def history_of(directory: Path, folders: Sequence[RecoveryFolder]) -> History:
-    """The one history that all recoveries of a directory are from, in the state that it was in."""
+    """Return the one history of all recoveries in a directory, in the state they were made from."""
     if not folders:
-        raise HistoryError(f"{directory}: no recovery here; 'fedcrab recover' writes one")
+        raise HistoryError(f"{directory}: contains no recovery; 'fedcrab recover' writes one")
     paths = sorted({folder.summary["history"] for folder in folders})
     if len(paths) > 1:
         raise ConfigError(
-            f"{directory}: recoveries of different histories ({', '.join(paths)}); name the one that is meant"
+            f"{directory}: has recoveries of different histories ({', '.join(paths)}); choose one of them"
         )
     history = folders[0].open_history()
     for folder in folders:
@@ -263,18 +261,18 @@ def history_of(directory: Path, folders: Sequence[RecoveryFolder]) -> History:
 
 
 def find_folder(place: Path) -> RecoveryFolder:
-    """The recovery in a directory, or the only one in its folders."""
+    """Return the recovery in a directory, or the only one in its subfolders."""
     inner = [] if RecoveryFolder(place).is_there else recoveries_in(place)
     if len(inner) > 1:
         names = ", ".join(folder.path.name for folder in inner)
-        raise ConfigError(f"{place}: several recoveries ({names}); name one of them")
+        raise ConfigError(f"{place}: contains several recoveries ({names}); choose one of them")
     return inner[0] if inner else RecoveryFolder.open(place)
 
 
 def open_history_or_recovery(directory: Path) -> tuple[History, dict[ClientId, int]]:
-    """A history; or that of a recovery, with the clients that it already left out, and since when.
+    """Return a history, or that of a recovery with the clients it left out, and since when.
 
-    So a second plan, when more attackers are found, is over the whole training and all of them.
+    So a second plan, after more attackers are found, covers the whole training and all attackers.
     """
     folders = recoveries_in(directory)
     if not folders:
@@ -287,7 +285,7 @@ def open_history_or_recovery(directory: Path) -> tuple[History, dict[ClientId, i
 
 @dataclass(frozen=True)
 class RecoveryResult:
-    """A recovered model read back, with its summary."""
+    """A recovered model with its summary, read from disk."""
 
     method: str
     model: Vector = field(repr=False)
@@ -295,7 +293,7 @@ class RecoveryResult:
 
 
 def read_results(out: Path) -> tuple[History, list[RecoveryResult]]:
-    """The results under a directory, its own or those of its folders, and the history they came from."""
+    """Return the results in a directory or in its subfolders, and their history."""
     folders = recoveries_in(out)
     history = history_of(out, folders)
     return history, [RecoveryResult(f.method, f.model(history), f.summary) for f in folders]

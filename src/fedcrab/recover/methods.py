@@ -1,4 +1,4 @@
-"""The recovery methods by name, and the traits by which everything else tells them apart.
+"""The recovery methods by name, and the traits by which the rest of fedcrab tells them apart.
 
 A new method is one row here: commands, Flower, suites, tables and the page read the row.
 """
@@ -40,25 +40,25 @@ def _from_rollback(plan: Plan, settings: Settings) -> int:
 
 @dataclass(frozen=True)
 class Method:
-    """A recovery method: its function, how the rollback is decided, its settings, and its traits."""
+    """A recovery method: its function, how the rollback is decided, its settings and traits."""
 
-    title: str  # for people
+    title: str  # shown to users
     function: Callable[..., Iterator[Step]]
     preset: str  # of the decision: a row of PRESETS
-    selection: Selection  # the history that it was made for
+    selection: Selection  # of the history that it was designed for
     settings: Settings = field(default_factory=dict)
-    added: Settings = field(default_factory=dict)  # settings newer than published results, as then
+    added: Settings = field(default_factory=dict)  # newer than published results, as used then
     start: Literal["initial", "rollback", "final"] = "initial"  # the model that its first step starts from
-    needs_history: bool = True  # whether the history must be stored for it; else only who took part when
-    check: Callable[[History], None] | None = None  # raises where a history does not have what it needs
-    length: Callable[[Plan, Settings], int] = _every_round  # about how many steps there will be
-    by_plan: bool = False  # whether it asks whom the plan says when the plan says, so that its cost is known
-    contacts: Callable[[History, int], Sequence[int]] | None = None  # from a round on: those that ask all
-    most: int | None = None  # asked in each of these rounds, of those who took part; None: all
-    remark: str = ""  # what a count of these rounds does not say
-    keeps_answers: Callable[[Settings], bool] = lambda _: False  # whether its certificate needs them
-    needs_probe: bool = False  # whether it trains on the server's own examples, given as ``probe``
-    batches: str = "history"  # of simulated clients in results whose key does not say which they drew
+    needs_history: bool = True  # False: it only needs to know who took part when
+    check: Callable[[History], None] | None = None  # raises if a history lacks what the method needs
+    length: Callable[[Plan, Settings], int] = _every_round  # about how many steps it takes
+    by_plan: bool = False  # whether it asks the clients and rounds of the plan, so that its cost is known
+    contacts: Callable[[History, int], Sequence[int]] | None = None  # rounds from a given one on that ask all
+    most: int | None = None  # at most this many participants are asked in each of these rounds; None: all
+    remark: str = ""  # what a count of these rounds leaves out
+    keeps_answers: Callable[[Settings], bool] = lambda _: False  # whether its certificate needs the answers
+    needs_probe: bool = False  # whether it trains on the server's own examples, passed as ``probe``
+    batches: str = "history"  # which batches simulated clients draw in results whose key does not say
 
     @property
     def plan(self) -> Settings:
@@ -67,15 +67,15 @@ class Method:
 
     @property
     def rolls_back(self) -> bool:
-        """Whether it begins at the rollback round; else it takes only who is malicious from a plan."""
+        """Whether it starts at the rollback round; otherwise a plan only says who is malicious."""
         return self.start == "rollback"
 
     def begins_at_rollback(self, settings: Settings) -> bool:
-        """The same with these settings: FedRecover may begin at the initial model, as published."""
+        """The same for given settings: FedRecover can start at the initial model, as published."""
         return self.rolls_back and bool(settings.get("rollback", True))
 
     def start_model(self, plan: Plan, settings: Settings | None = None) -> Vector:
-        """The model that its first step starts from."""
+        """Return the model that its first step starts from."""
         history = plan.history
         if self.rolls_back and not self.begins_at_rollback(settings or {}):
             return history.initial_model()
@@ -84,12 +84,12 @@ class Method:
         return history.initial_model() if self.start == "initial" else history.final_model()
 
     def start_round(self, plan: Plan) -> int:
-        """The round that this model was, or would have been, the start of."""
+        """Return the round of the history that starts with this model."""
         places = {"initial": 0, "rollback": plan.rollback_round, "final": len(plan.history.rounds)}
         return places[self.start]
 
 
-REFERENCE = "retrain"  # what every other method is measured by
+REFERENCE = "retrain"  # the method that all others are compared with
 CRAB_BEFORE = {"everyone": False}
 METHODS: Mapping[str, Method] = {
     "retrain": Method(
@@ -193,25 +193,26 @@ METHODS: Mapping[str, Method] = {
 
 
 def title_of(method: str) -> str:
-    """A method's name for people; a name that is not known here stays as it is."""
+    """Return a method's title; an unknown name is returned unchanged."""
     return METHODS[method].title if method in METHODS else method
 
 
 def rolls_back(method: str) -> bool:
-    """Whether a method begins at the rollback round; one that is not known here does not."""
+    """Return whether a method starts at the rollback round; False for an unknown method."""
     return method in METHODS and METHODS[method].rolls_back
 
 
 def default_method(history: History) -> tuple[str, str]:
-    """The method where none is named, and a sentence on why it is not ``replay``, where it is not.
+    """Return the default method, and why it is not ``replay`` (empty if it is).
 
-    ``replay`` where the history has every update (``Compact()`` or ``Everything()``), else ``crab-hardened``.
+    ``replay`` if the history has every update (``Compact()`` or ``Everything()``), otherwise
+    ``crab-hardened``.
     """
     try:
         replay_needs(history)
     except HistoryError:
         return "crab-hardened", (
-            f"recovering by crab-hardened: {history.path} keeps no client updates; a history recorded with "
-            "Compact() would have allowed replay, which asks the clients for far less"
+            f"recovering with crab-hardened: {history.path} keeps no client updates; a history recorded with "
+            "Compact() would allow replay, which asks the clients for far less"
         )
     return "replay", ""

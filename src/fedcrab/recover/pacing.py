@@ -69,19 +69,19 @@ class Moment:
 
     @property
     def replayed(self) -> int:
-        """How many rounds are replayed in all."""
+        """How many rounds are replayed in total."""
         return self.rounds - self.first
 
     @property
     def left(self) -> int:
-        """How many of them are left, this one included."""
+        """How many of them are left, including this one."""
         return self.rounds - self.round
 
 
 def usual_contacts(first: int, rounds: int) -> tuple[int, ...]:
-    """The rounds in which a replay from ``first`` on usually asks a few, before it settles.
+    """Return the rounds in which a replay from ``first`` on usually asks a few clients, before it settles.
 
-    Gaps of 1, 1, 2, 2, 3, 3, … up to LONGEST: a plan, for what it will cost; the run itself decides again.
+    Gaps of 1, 1, 2, 2, 3, 3, … up to LONGEST. This predicts the cost; the replay itself decides again.
     """
     gaps = chain.from_iterable((gap, gap) for gap in range(1, LONGEST))
     last = rounds - settled_rounds(rounds - first)
@@ -89,18 +89,18 @@ def usual_contacts(first: int, rounds: int) -> tuple[int, ...]:
 
 
 def most_asked(wanted: int, honest: int) -> int:
-    """So many are asked of the honest participants: half of them at most, three at least."""
+    """Return how many honest participants are asked: at most half of them, at least three."""
     return min(wanted, max(FEWEST_OF_FEW, ceil(honest / 2)), honest)
 
 
 def settled_rounds(replayed: int) -> int:
-    """How many of the last rounds ask every honest participant, where the clients are even."""
+    """Return how many of the last rounds ask every honest participant if the clients are even."""
     return max(1, replayed // SETTLED)
 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """What was fixed beforehand; None is decided from what is measured."""
+    """What the user fixed; None is decided from measurements."""
 
     every: int | None
     asked: int | None
@@ -118,15 +118,15 @@ class Pacing:
 
     @property
     def fewest(self) -> int:
-        """How many are asked at least."""
+        """The minimum number of clients asked."""
         return FEWEST_TRUSTED if self.trust else FEWEST
 
     def settles(self, state: ReplayState, now: Moment) -> bool:
-        """Whether this is one of the last rounds, in which the most are asked."""
+        """Return whether this is one of the last rounds, which ask the most clients."""
         return now.left <= self._settling(state, now)
 
     def _settling(self, state: ReplayState, now: Moment) -> int:
-        """How many of the last rounds those are."""
+        """Return how many last rounds there are."""
         if self.settle is not None:
             return self.settle
         more = state.uneven > UNEVEN and now.replayed >= LONG and not self.trust
@@ -135,7 +135,7 @@ class Pacing:
     def contacts(
         self, state: ReplayState, now: Moment, *, new: float, moved: float, travelled: float
     ) -> bool:
-        """Whether this round has contact, if it is not one of the last.
+        """Return whether this round asks clients, if it is not one of the last.
 
         ``new`` is the share of v in which no correction was measured, ``moved`` is ‖v‖, ``travelled`` is
         ‖x - M_0‖.
@@ -148,23 +148,23 @@ class Pacing:
         return now.round >= state.next_contact or turned
 
     def count(self, state: ReplayState, honest: int) -> int:
-        """How many of the honest participants are asked in a contact round."""
+        """Return how many honest participants are asked in a contact round."""
         fixed = self.asked is not None or self.trust
         return min(state.ask, honest) if fixed else most_asked(state.ask, honest)
 
     def settling_count(self, state: ReplayState, now: Moment, honest: int) -> int:
-        """How many of them are asked in the last rounds."""
+        """Return how many honest participants are asked in the last rounds."""
         even = state.uneven <= UNEVEN or now.replayed < LONG
         return ceil(honest / 2) if self.trust and self.settle is None and even else honest
 
     def start(self, first: int) -> ReplayState:
-        """Before round ``first``, whose stored updates are right as they are: contact follows it."""
+        """Return the state before round ``first``. Its stored updates are exact, so contact follows it."""
         return ReplayState(next_contact=first + 1, ask=self.asked or self.fewest)
 
     def after_contact(
         self, state: ReplayState, now: Moment, found: Correction, *, step: float, travelled: float
     ) -> ReplayState:
-        """How it goes on after c was measured.
+        """Return the state after c was measured.
 
         ``step`` is the length of this step, ``travelled`` is ‖x - M_0‖.
         """
@@ -187,13 +187,13 @@ class Pacing:
         )
 
     def after_estimate(self, state: ReplayState, *, moved: bool, honest: int) -> ReplayState:
-        """How it goes on after a round without contact; exact where the model is still the history's."""
+        """Return the state after a round without contact; exact if the model is still the history's."""
         error = sqrt(state.spread**2 / honest + (KEPT * state.missed) ** 2) if moved else 0.0
         return replace(state, standard_error=0.0, step_error=error, error=sqrt(state.error**2 + error**2))
 
 
 def _gap(state: ReplayState, now: Moment, missed: float, travelled: float) -> int:
-    """How many rounds until the next contact."""
+    """Return the number of rounds until the next contact."""
     room = DRIFT * travelled / missed if missed else float(LONGEST)
     done = now.round - now.first
     busy = done >= EARLY and state.contacts + 1 > BUSY * done

@@ -1,12 +1,12 @@
-"""What each round of a replay leaves for the certificate: six lengths, measured while the vectors are there.
+"""What each replayed round stores for the certificate: six lengths, measured while the vectors are in memory.
 
 With v = x_t - M_t, p the shares of the round's honest clients, û_c the fresh answers of those asked and q_c
 the stored updates of the others,
 
     a = step - Σ_asked p_c·û_c - Σ_others p_c·q_c
 
-is how far the step was from what the answers and the stored updates say. However the correction was made
-makes no difference. :mod:`fedcrab.certificate.replay_bound` has the bound that follows.
+is how far the step was from what the answers and the stored updates give, however the correction was made.
+:mod:`fedcrab.certificate.replay_bound` has the bound that follows.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from fedcrab.vectors import stretches
 
 @dataclass(frozen=True, slots=True)
 class ReplayRecord:
-    """What one replayed round leaves for the certificate; lengths are over the trained numbers."""
+    """What one replayed round stores for the certificate; lengths are over the trained numbers."""
 
     round: int
     error: float  # ‖a‖
     inner: float  # ⟨a, v⟩
     apart: float  # ‖v‖ = ‖x_t - M_t‖
-    others: float  # P, the share of those not asked
-    stored: float  # Σ_others p_c·ε_c: how far stored updates are from those that were sent
-    travelled: float  # Σ p_c·‖û_c or q_c‖, for what float32 loses
+    others: float  # P, the share of the clients not asked
+    stored: float  # Σ_others p_c·ε_c: how far stored updates are from the sent ones
+    travelled: float  # Σ p_c·‖û_c or q_c‖, to bound rounding in float32
     step: float  # ‖x_{t+1} - x_t‖
-    model_error: float = 0.0  # how far the history's model, as it was rebuilt, is from M_t
+    model_error: float = 0.0  # how far the rebuilt model of the history is from M_t
 
     def __post_init__(self) -> None:
         numbers = [getattr(self, f.name) for f in fields(self)]
         if not all(_is_number(n) for n in numbers) or self.round < 0:
-            raise ConfigError(f"a replayed round is recorded in finite numbers, got {numbers}")
+            raise ConfigError(f"the record of a replayed round must have finite numbers, got {numbers}")
         lengths = (self.error, self.apart, self.others, self.stored, self.travelled, self.step)
         if min(*lengths, self.model_error) < 0 or self.others > 1 + 1e-9:
-            raise ConfigError(f"lengths are 0 or more and shares at most 1, got {numbers}")
+            raise ConfigError(f"lengths must be 0 or more and shares at most 1, got {numbers}")
 
     @classmethod
     def of(
@@ -62,7 +62,7 @@ class ReplayRecord:
         model_error: float = 0.0,
         trained: Sequence[slice],
     ) -> ReplayRecord:
-        """Measure a step from x_t to x_{t+1}: ``examples`` of all honest clients of the round.
+        """Measure a step from x_t to x_{t+1}; ``examples`` are those of all honest clients of the round.
 
         ``asked`` are the fresh answers at x_t, ``stored`` the q_c of the others, ``errors`` their ε_c,
         ``history`` is M_t, rebuilt to within ``model_error``.
@@ -89,15 +89,15 @@ class ReplayRecord:
         return cls(round, sqrt(a_a), a_v, sqrt(v_v), share, lost, far, sqrt(s_s), model_error)
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return asdict(self)
 
     @classmethod
     def from_table(cls, table: Any) -> ReplayRecord:
-        """What :meth:`to_table` wrote down; anybody may have changed it."""
+        """Return what :meth:`to_table` wrote; the values are not trusted."""
         names = {f.name for f in fields(cls)}
         if not isinstance(table, Mapping) or {*table} != names or not isinstance(table["round"], int):
-            raise ConfigError("the record of a replayed round has other fields")
+            raise ConfigError("the record of a replayed round has unexpected fields")
         return cls(**table)
 
 
@@ -106,7 +106,7 @@ def _is_number(value: Any) -> bool:
 
 
 class Listening:
-    """A fleet around a fleet that remembers the answers since it was last asked for them."""
+    """A fleet around a fleet that remembers the answers until they are collected."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self._heard = fleet, dict[ClientId, Vector]()
@@ -114,13 +114,13 @@ class Listening:
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """What the fleet inside answers."""
+        """Return the answers of the inner fleet."""
         updates = self._fleet.train(model, clients, round=round, epochs=epochs)
         self._heard |= dict(zip(updates.clients, updates.vectors, strict=True))
         return updates
 
     def heard(self, clients: Sequence[ClientId]) -> dict[ClientId, Vector]:
-        """The answers of these clients; all are forgotten."""
+        """Return the answers of these clients, and forget all answers."""
         found = {client: self._heard[client] for client in clients if client in self._heard}
         self._heard = {}
         return found
@@ -129,7 +129,7 @@ class Listening:
 def recorded(
     plan: Plan, fleet: Fleet, steps: Callable[[Fleet], Iterator[Step]], after: Step | None
 ) -> Iterator[Step]:
-    """The steps of a replay, each with its record."""
+    """Yield the steps of a replay, each with its record."""
     listening = Listening(fleet)
     model = after.model if after else plan.history.model(plan.rollback_round)
     for step in steps(listening):

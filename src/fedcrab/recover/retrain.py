@@ -1,9 +1,9 @@
-"""Train from scratch: the initial model, the honest clients, every round again. What recovery is measured by.
+"""Retrain: the initial model, the honest clients, every round again. Other methods are compared with it.
 
     M̃ ← M_0;  for each round t:  M̃ ← M̃ + Σ p_c · û^c
 
-over the honest participants c of round t, û^c their updates from M̃. A round without one is skipped.
-``retrain_few`` asks only some of them, drawn again for each round: what somebody without a history would do.
+over the honest participants c of round t, û^c their updates from M̃. A round without any is skipped.
+``retrain_few`` asks only some of them, drawn again in each round, as a server without a history would.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId, Fleet, Layout, Vector
 
-PER_ROUND = 5  # honest clients asked per round, where few are
+PER_ROUND = 5  # honest clients asked per round by retrain_few
 
 
 def retrain(
@@ -27,10 +27,10 @@ def retrain(
     epochs: int | None = None,
     after: Step | None = None,
 ) -> Iterator[Step]:
-    """Train again without the malicious clients; only who they are is taken from the plan.
+    """Train again without the malicious clients. Only their names are taken from the plan.
 
-    ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
-    recovery that was interrupted; the recovery resumes from there.
+    ``epochs`` is the number of local epochs (None: the fleet's own). ``after`` is the last step of an
+    interrupted recovery, which continues from there.
     """
     whom = {entry.index: plan.askable(entry.index) for entry in plan.history.rounds}
     return train_rounds(plan, fleet, whom, plan.history.initial_model, aggregate, epochs, after)
@@ -45,14 +45,14 @@ def retrain_few(
     after: Step | None = None,
     per_round: int = PER_ROUND,
 ) -> Iterator[Step]:
-    """Train again with ``per_round`` honest participants of each round, drawn by the history's seed."""
+    """Train again with ``per_round`` honest participants per round, drawn with the history's seed."""
     check_count("per_round", per_round)
     whom = {e.index: drawn(plan, e.index, per_round, e.index) for e in plan.history.rounds}
     return train_rounds(plan, fleet, whom, plan.history.initial_model, aggregate, epochs, after)
 
 
 def drawn(plan: Plan, round: int, count: int | None, draw: int) -> tuple[ClientId, ...]:
-    """So many of those who may be asked of a round, by a seed that clients do not know; None is all."""
+    """Return ``count`` participants that may be asked, drawn with a seed unknown to clients; None: all."""
     clients = plan.askable(round)
     if count is None or count >= len(clients):
         return clients
@@ -69,9 +69,9 @@ def train_rounds(
     epochs: int | None,
     after: Step | None,
 ) -> Iterator[Step]:
-    """Rounds of plain training with these clients, from the model that ``start`` gives or ``after`` a step.
+    """Train rounds with these clients, from the model that ``start`` returns, or ``after`` a step.
 
-    Raises ConfigError before anybody is asked if the rule needs more answers than some round can have.
+    Raises ``ConfigError`` before any client is asked if the rule needs more answers than a round can have.
     """
     check_epochs(epochs)
     rule = aggregate or fedavg()

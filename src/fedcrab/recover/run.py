@@ -1,6 +1,6 @@
-"""One recovery, run: refused early, resumed where it was killed, each step kept, asked once more at the end.
+"""Runs one recovery: refuses early, resumes after a kill, saves each step, asks once more at the end.
 
-The simulator, Flower and FLARE run it. Who has a setup passes what it says: the fleet, the rule, the epochs.
+The simulator, Flower and FLARE use it. The caller passes the fleet, the rule and the epochs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedcrab.types import ClientId, Fleet, Vector
 
 
 class MethodRun:
-    """A method at work on a plan: steps as they come, the model when they have."""
+    """A method that runs on a plan: an iterator of steps, then the model."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class MethodRun:
         anchor: bool = False,
         probe: Distiller | None = None,
     ) -> None:
-        """Refuse here, before anything is written, what the history or the settings do not allow.
+        """Raise, before anything is written, if the history or the settings do not allow the method.
 
-        ``settings`` are other values than the method's own. ``saved`` is a directory in which each step is
-        kept, and from which a killed recovery resumes. ``anchor`` has every answer kept for the certificate,
-        and every honest client asked once more at the recovered model; it needs ``saved``. ``probe`` are the
-        server's own examples, where there are any.
+        ``settings`` override the method's own. ``saved`` is a directory that stores each step, so that a
+        killed recovery can resume. ``anchor`` stores every answer for the certificate and asks every honest
+        client once more at the recovered model; it needs ``saved``. ``probe`` are the server's own examples,
+        if any.
         """
         self.method, self.plan, self.traits = method, plan, METHODS[method]
         self.settings = {**self.traits.settings, **(settings or {})}
@@ -67,8 +67,8 @@ class MethodRun:
             aggregate.restore(plan.history.server_state(first), round=first)
         self._start: Step | None = None
         self._last: Vector | None = None
-        self.seconds = 0.0  # that the method itself took, the time of the clients included
-        self.tables = saved_steps(saved) if saved else []  # each step as Step.to_table gives it
+        self.seconds = 0.0  # spent by the method, including the clients' time
+        self.tables = saved_steps(saved) if saved else []  # each step as Step.to_table returns it
         try:
             self._steps = self.traits.function(plan, self._fleet, **self.settings, **self._fixed)
         except TypeError as error:
@@ -78,14 +78,14 @@ class MethodRun:
         return RecordedFleet(self._bare, answers.save, epochs=self._epochs)
 
     def keep(self, request: Mapping[str, Any], start: Step | None = None) -> None:
-        """Keep the steps under this request, and resume those that are there already.
+        """Store the steps under this request, and resume from those that are already there.
 
-        ``request`` is what tells this recovery from another one, beside the method and its settings; folders
-        of before resume by it, so that what is in it must not change. ``start`` is what the first step goes
-        on after, if not the method's own beginning.
+        ``request`` identifies this recovery, together with the method and its settings. Existing folders
+        resume by it, so its contents must not change. ``start`` is the step before the first one, if the
+        method does not start at its own beginning.
         """
         if self._saved is None:
-            raise ConfigError("a recovery is kept in a directory: give saved")
+            raise ConfigError("a recovery needs a directory to be kept in; give saved")
         told = {"anchor": True} if self._anchor else {}
         self._start = start
         self._steps = resumable(
@@ -101,12 +101,12 @@ class MethodRun:
 
     @property
     def done(self) -> int:
-        """How many steps there are by now, those of earlier runs included."""
+        """The number of steps so far, including those of earlier runs."""
         return len(self.tables)
 
     @property
     def length(self) -> int:
-        """About how many there will be."""
+        """About how many steps there will be."""
         return self.traits.length(self.plan, self.settings)
 
     @property
@@ -133,7 +133,7 @@ class MethodRun:
         return len(honest_clients(self.plan)) if self._anchor else 0
 
     def __iter__(self) -> Iterator[Step]:
-        """The steps; only the time that the method itself takes is counted."""
+        """Yield the steps; only the time of the method itself is counted."""
         while True:
             started = time.perf_counter()
             step = next(self._steps, None)
@@ -146,7 +146,7 @@ class MethodRun:
             yield step
 
     def _ask_once_more(self) -> None:
-        """Every honest client's answer to the recovered model, unless an earlier run has it."""
+        """Collect every honest client's answer to the recovered model, unless an earlier run has it."""
         if self._answers is None or not self._anchor:
             return
         started, model = time.perf_counter(), self.model
@@ -160,30 +160,30 @@ ALIASES = {"crab": "crab-hardened"}
 
 @dataclass(frozen=True)
 class Recovery:
-    """What came out of a recovery: the model, how it was made, and the folder that has it."""
+    """The result of a recovery: the model, how it was made, and its folder."""
 
     method: str
     plan: Plan = field(repr=False)
     model: Vector = field(repr=False)
     steps: tuple[dict[str, Any], ...] = field(repr=False)
-    path: Path = field(default=Path())  # of the folder: model.safetensors, summary.json, the steps
+    path: Path = field(default=Path())  # the folder: model.safetensors, summary.json, the steps
 
     @property
     def client_rounds(self) -> int:
-        """How many local trainings it asked for."""
+        """The number of local trainings."""
         return sum(len(step["asked"]) for step in self.steps)
 
     @property
     def sha256(self) -> str:
-        """The hash of the model's file."""
+        """The hash of the model file."""
         return str(RecoveryFolder.open(self.path).summary["model_sha256"])
 
     def state_dict(self, like: Any) -> dict[str, Any]:
-        """The model as a state dict, each tensor as ``like`` (a torch module or a state dict) has it."""
+        """Return the model as a state dict; each tensor has the type and device that it has in ``like``."""
         return unflatten(self.model, like)
 
     def __repr__(self) -> str:
-        """In one line."""
+        """Return a summary in one line."""
         return (
             f"Recovery({self.method}, {len(self.steps)} rounds from round {self.plan.rollback_round} on, "
             f"{self.client_rounds} client-rounds, {str(self.path)!r})"
@@ -276,9 +276,9 @@ def recover(
 ) -> Recovery:
     """Rebuild the model of a history without these clients, on a fleet of honest ones, into ``out``/method.
 
-    ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings`` are
-    in place of its own, ``planned`` of the plan's (beta, unfound). ``since`` is from which round on clients
-    are malicious, of those that were honest first. ``on_step`` is called with each step. Each step is saved:
+    The default ``method`` is replay if the history has the updates, otherwise crab-hardened. ``settings``
+    override the method's own, ``planned`` the plan's (beta, unfound). ``since`` is the round from which each
+    client is malicious, if it was honest before. ``on_step`` is called with each step. Each step is saved:
     the same call resumes after an interruption.
     """
     return recover_on_clients(
@@ -305,7 +305,7 @@ def _method(name: str) -> Method:
 
 
 def _settings(name: str, row: Method, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those given, all of them the method's own."""
+    """Return the given settings; raise ``ConfigError`` if the method does not have one of them."""
     known = inspect.signature(row.function).parameters
     if unknown := [setting for setting in given if setting not in known]:
         raise ConfigError(f"method {name!r} has no setting {unknown[0]!r}")

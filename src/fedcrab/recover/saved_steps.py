@@ -1,11 +1,11 @@
-"""A recovery that can be killed: each step is on the disk before it is given; the next run resumes after it.
+"""A recovery that survives a kill: each step is durable before it is yielded; the next run resumes after it.
 
     DIR/request.json            what is recovered, and how; another request is refused
     DIR/steps/<round>.json      each step that is done, without its vectors
     DIR/snapshots/              of the last step: the model, FedRecover's pairs, the server's state
 
-A step's file is written last, under a temporary name, forced to the disk and renamed, and only then are the
-vectors of the step before it removed: a step is done or not, and the last one done is always whole.
+A step's file is written last, under a temporary name, synced and renamed. Only then are the vectors of the
+previous step removed. So a step is done or not, and the last one done is always complete.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Vector
 
 REQUEST, STEPS, SNAPSHOTS = "request.json", "steps", "snapshots"
-EARLIER = {"everyone": False}  # settings that folders of earlier versions do not mention, as they were then
-LARGEST = 2**28  # bytes, far above what the clients of one round take
+EARLIER = {"everyone": False}  # settings that folders of earlier versions lack, with the values used then
+LARGEST = 2**28  # bytes, far more than the clients of one round need
 MethodFunction = Callable[..., Iterator[Step]]
-Names = dict[ClientId, list[tuple[int, str, str]]]  # of each pair: its round, the hashes of Δw and Δg
+Names = dict[ClientId, list[tuple[int, str, str]]]  # per pair: its round, the hashes of Δw and Δg
 
 
 def resumable(
@@ -45,12 +45,12 @@ def resumable(
     start: Step | None = None,
     **settings: Any,
 ) -> Iterator[Step]:
-    """The steps of ``method(plan, fleet, **settings)`` that the directory does not have yet.
+    """Yield the steps of ``method(plan, fleet, **settings)`` that the directory does not have yet.
 
-    ``request`` says in plain values what is asked for (the method's name, its settings, the seed), so that a
-    directory is never resumed by a recovery of another kind; the history and the malicious clients
-    (with ``since``, where there is one) are added to it. ``start`` is the step that the first one follows, if
-    not the method's own beginning. The fleet must answer as it would have: by round, client and model alone.
+    ``request`` describes the recovery in plain values (the method's name, its settings, the seed), so that a
+    directory is never resumed by a different recovery. The history and the malicious clients (with ``since``,
+    if given) are added to it. ``start`` is the step before the first one, if the method does not start at its
+    own beginning. The fleet's answers must depend on round, client and model only.
     """
     asked: dict[str, Any] = {
         "history": plan.history.contents.head,
@@ -88,7 +88,7 @@ class SavedSteps:
             raise
 
     def _begin(self, request: dict[str, Any]) -> None:
-        """Write the request down, or find the same one."""
+        """Write the request, or check that the stored one is equal."""
         path = self.directory / REQUEST
         if not path.exists():
             with file_errors(str(path)):
@@ -98,21 +98,21 @@ class SavedSteps:
         if found != request:
             other = [name for name in {*found, *request} if found.get(name) != request.get(name)]
             raise ConfigError(
-                f"{self.directory}: holds a recovery with another {', '.join(sorted(other))}; "
+                f"{self.directory}: contains a recovery with a different {', '.join(sorted(other))}; "
                 "repeat the same request, or choose another directory"
             )
 
     def rounds(self) -> list[int]:
-        """The rounds whose steps are done."""
+        """Return the rounds whose steps are done."""
         names = [path.stem for path in (self.directory / STEPS).glob("*.json")]
         return sorted(int(name) for name in names if name.isdecimal())
 
     def tables(self) -> list[dict[str, Any]]:
-        """Every step that is done, as :meth:`Step.to_table` gives it."""
+        """Return every finished step, as :meth:`Step.to_table` returns it."""
         return [self._read(t)["step"] for t in self.rounds()]
 
     def last(self) -> Step | None:
-        """The last step that is done, whole."""
+        """Return the last finished step, with its vectors."""
         if self._last is None:
             return None
         try:
@@ -124,8 +124,8 @@ class SavedSteps:
             raise DamagedError(f"{self.directory}: its last step cannot be read ({error!r})") from error
 
     def save(self, step: Step) -> None:
-        """Add a step; on the disk, whole, when this returns."""
-        with file_errors(f"{self.directory}: the step of round {step.round} is not saved"):
+        """Add a step; durable when this returns."""
+        with file_errors(f"{self.directory}: the step of round {step.round} was not saved"):
             model, names = self._snapshots.put_model(self._layout, step.model), self._put(step.pairs)
             server = None if step.server is None else self._snapshots.put_state(step.server)
             self._snapshots.settle()
@@ -138,7 +138,7 @@ class SavedSteps:
         self._snapshots.keep_only([model, *hashes, *([server] if server else [])])
 
     def release(self) -> None:
-        """Let another process go on."""
+        """Let another process continue."""
         self._lock.release()
 
     def _path(self, round: int) -> Path:
@@ -148,7 +148,7 @@ class SavedSteps:
         return read_json(self._path(round), limit=LARGEST)
 
     def _put(self, pairs: Pairs) -> Names:
-        """Write the pairs that the last step did not have; what Δw and Δg of each are called."""
+        """Write the pairs that the last step did not have; return the hashes of Δw and Δg."""
         old = self._last["pairs"] if self._last else {}
         known = {(client, entry[0]): entry for client, entries in old.items() for entry in entries}
         moved: dict[int, str] = {}
@@ -164,7 +164,7 @@ class SavedSteps:
         return pair.round, moved[pair.round], self._snapshots.put_array("pair", pair.changed)
 
     def _pairs(self, names: Names) -> Pairs:
-        """The pairs of these names, each vector read once."""
+        """Return the pairs with these hashes, each vector read once."""
         vectors: dict[str, Vector] = {}
         for entry in (entry for entries in names.values() for entry in entries):
             for name in entry[1:]:
@@ -178,7 +178,7 @@ class SavedSteps:
 
 
 def saved_steps(directory: Path) -> list[dict[str, Any]]:
-    """Every step that a directory has, as :meth:`Step.to_table` gives it."""
+    """Return every step in a directory, as :meth:`Step.to_table` returns it."""
     paths = sorted((directory / STEPS).glob("*.json"))
     try:
         return [read_json(path, limit=LARGEST)["step"] for path in paths]
@@ -187,12 +187,12 @@ def saved_steps(directory: Path) -> list[dict[str, Any]]:
 
 
 def checked_steps(directory: Path) -> tuple[Mapping[str, Any], ...]:
-    """Every step that a directory has, each of the shape that a step has."""
+    """Return every step in a directory, each checked."""
     return tuple(_checked(directory, step) for step in saved_steps(directory))
 
 
 def asked_in(directory: Path) -> list[tuple[int, int]]:
-    """The round of each step, and how many clients were asked in it."""
+    """Return the round of each step, and how many clients were asked in it."""
     try:
         return [(int(step["round"]), len(step["asked"])) for step in saved_steps(directory)]
     except (KeyError, TypeError, ValueError) as error:
@@ -200,17 +200,17 @@ def asked_in(directory: Path) -> list[tuple[int, int]]:
 
 
 def saved_model(directory: Path, layout: Layout) -> Vector:
-    """The model after the last step that a directory has."""
+    """Return the model after the last step in a directory."""
     paths = sorted((directory / STEPS).glob("*.json"))
     if not paths:
-        raise HistoryError(f"{directory}: no step is done yet")
+        raise HistoryError(f"{directory}: no step is finished yet")
     return Snapshots(directory / SNAPSHOTS).model(
         str(read_json(paths[-1], limit=LARGEST).get("model")), layout
     )
 
 
 def _completed(found: Any, request: Mapping[str, Any]) -> Any:
-    """A request of an earlier version with what it left unsaid; its model tells how far it rolled back."""
+    """Return a request of an earlier version completed; its model shows how far it rolled back."""
     unsaid = {name: value for name, value in EARLIER.items() if name in request and name not in found}
     decided = {name: request[name] for name in ("beta", "evidence", "rule") if name in request}
     return {**decided, **unsaid, **found} if unsaid else found
@@ -221,12 +221,12 @@ def _alone(directory: Path) -> Lock:
         return Lock(directory)
     except HistoryError as error:
         raise HistoryError(
-            f"{directory}: another process is at this recovery; let it end, or end it"
+            f"{directory}: another process is running this recovery; wait for it, or stop it"
         ) from error
 
 
 def _checked(path: Path, step: Any) -> Mapping[str, Any]:
-    """A step whose numbers can be counted with."""
+    """Return a step whose numbers are valid."""
     if not isinstance(step, dict) or not isinstance(step.get("round"), int):
         raise DamagedError(f"{path}: a step cannot be read")
     clients = step.get("clients")
@@ -235,7 +235,7 @@ def _checked(path: Path, step: Any) -> Mapping[str, Any]:
     named = isinstance(clients, list) and all(isinstance(c, str) for c in clients)
     even = len(examples) == len(lengths) == len(clients or ()) and len(renewed) in (0, len(examples))
     if not named or not even or 0 in (*examples, *renewed):
-        raise DamagedError(f"{path}: the step of round {step['round']} has numbers that cannot be")
+        raise DamagedError(f"{path}: the step of round {step['round']} has invalid numbers")
     if "measured" in step:
         _check_measured(path, step)
     if "record" in step:
@@ -247,16 +247,16 @@ def _checked(path: Path, step: Any) -> Mapping[str, Any]:
 
 
 def _check_measured(path: Path, step: Mapping[str, Any]) -> None:
-    """The lengths that recovery measured are three numbers."""
+    """Raise unless the measured lengths are three numbers."""
     found, names = step["measured"], {f.name for f in fields(Lengths)}
     if not isinstance(found, dict) or {*found} != names or "renewed" not in step:
-        raise DamagedError(f"{path}: the step of round {step['round']} has lengths that cannot be")
+        raise DamagedError(f"{path}: the step of round {step['round']} has invalid lengths")
     _numbers([*found.values()])
 
 
 def _numbers(row: Any) -> list[float]:
-    """A list of numbers of 0 or more."""
+    """Return a list of numbers, all 0 or more."""
     good = isinstance(row, list) and all(isinstance(n, int | float) and 0 <= n < 1e100 for n in row)
     if not good:
-        raise DamagedError("a step of the recovery has numbers that cannot be")
+        raise DamagedError("a step of the recovery has invalid numbers")
     return list(row)

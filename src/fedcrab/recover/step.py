@@ -1,6 +1,6 @@
-"""What a recovery yields, round by round: the model, whose updates made it, and all that was out of line.
+"""A step of a recovery: the model, the clients whose updates made it, and everything unusual.
 
-Update renewal: honest clients train again, from the recovered model.
+Also update renewal: honest clients train again, from the recovered model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedcrab.vectors import norm, stretches
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """A client whose calibration was held back."""
+    """A client whose calibration ratio was capped."""
 
     client: ClientId
     ratio: float  # what ‖u‖ / ‖û‖ would have been
@@ -32,23 +32,23 @@ class Pair:
     """What FedRecover learnt from one exact answer; zero where a number is not trained."""
 
     round: int
-    moved: Vector  # Δw: the recovered model less the history's
-    changed: Vector  # Δg: the exact update less the stored one
+    moved: Vector  # Δw: the recovered model minus the history's
+    changed: Vector  # Δg: the exact update minus the stored one
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayState:
-    """What the corrected replay has measured by a step, and how it goes on. Lengths, over trained numbers."""
+    """What the corrected replay measured up to a step, and what it does next, over trained numbers."""
 
     next_contact: int  # the round in which clients are asked again
     ask: int  # how many are asked then
     spread: float = 0.0  # how far one client's difference was from c at the last contact
-    uneven: float = 0.0  # spread beside the length of that step
+    uneven: float = 0.0  # spread relative to the length of that step
     standard_error: float = 0.0  # of c, in a contact round
     missed: float = 0.0  # the error of the estimate at the last contact, beyond that of c
-    step_error: float = 0.0  # predicted: how far this step is from that of a retraining
-    error: float = 0.0  # predicted: of the model, the root of the sum of squares over all steps
-    last_asked: Mapping[ClientId, int] = field(default_factory=dict)  # the round in which each was, if ever
+    step_error: float = 0.0  # predicted distance of this step from that of a retraining
+    error: float = 0.0  # predicted distance of the model: the root of the sum of squares over all steps
+    last_asked: Mapping[ClientId, int] = field(default_factory=dict)  # round in which each was last asked
     contacts: int = 0  # rounds so far in which clients were asked
 
 
@@ -59,15 +59,15 @@ Pairs = Mapping[ClientId, tuple[Pair, ...]]
 class Lengths:
     """Three lengths of a step, over the trained numbers, that a certificate needs."""
 
-    mean: float  # ‖Σ p_c·û_c‖: the mean of the fresh answers, before anything was calibrated
-    strayed: float  # ‖step - Σ p_c·û_c‖: what calibration made of it
+    mean: float  # ‖Σ p_c·û_c‖: the mean of the fresh answers, before calibration
+    strayed: float  # ‖step - Σ p_c·û_c‖: how much calibration changed it
     apart: float  # ‖x_t - M_t‖: how far the recovered model was from the history's
 
     @classmethod
     def of(
         cls, fresh: Updates, before: Vector, after: Vector, history: Vector, trained: Sequence[slice]
     ) -> Lengths:
-        """Measured in float64, from the models as they are."""
+        """Measure the lengths in float64."""
         squares, weights = np.zeros(3), shares(fresh.weights)
         for part in stretches(trained, len(fresh.clients)):
             start = before[part].astype(np.float64)
@@ -79,33 +79,33 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One replayed round. It holds all that a recovery needs in order to go on after it."""
+    """One replayed round, with all that a recovery needs to continue after it."""
 
     round: int  # of the history
     model: Vector = field(repr=False)  # the recovered model after it
     clients: tuple[ClientId, ...] = ()  # whose updates were aggregated
     examples: tuple[float, ...] = ()  # of each
-    lengths: tuple[float, ...] = ()  # ‖·‖ of each update as it was aggregated, calibrated or not
-    renewed: tuple[float, ...] = ()  # ‖û‖ of each before it was calibrated; empty where none was
-    asked: tuple[ClientId, ...] = ()  # who had to compute
-    dropped: tuple[Rejection, ...] = ()  # who was asked, or answered, in vain
+    lengths: tuple[float, ...] = ()  # ‖·‖ of each update as aggregated
+    renewed: tuple[float, ...] = ()  # ‖û‖ of each before calibration; empty if none was calibrated
+    asked: tuple[ClientId, ...] = ()  # the clients that were asked to compute
+    dropped: tuple[Rejection, ...] = ()  # clients without a usable answer, and why
     capped: tuple[Capped, ...] = ()
-    fixed: tuple[Rejection, ...] = ()  # who was asked because the estimate was of no use (FedRecover)
-    skipped: str = ""  # why the model is as it was before, where it is
-    pairs: Pairs = field(default_factory=dict, repr=False)  # what FedRecover and replay go on with
+    fixed: tuple[Rejection, ...] = ()  # clients asked because their estimate was unusable (FedRecover)
+    skipped: str = ""  # why the model did not change, if it did not
+    pairs: Pairs = field(default_factory=dict, repr=False)  # what FedRecover and replay continue with
     measured: Lengths | None = None  # for the certificate of a crab
-    replay: ReplayState | None = None  # what the corrected replay measured, and goes on with
+    replay: ReplayState | None = None  # what the corrected replay measured and continues with
     server: ServerState | None = field(default=None, repr=False)  # of a server's own rule, after the step
     record: Mapping[str, Any] | None = None  # for the certificate of a replay: a ReplayRecord as plain values
 
     @property
     def exact(self) -> tuple[ClientId, ...]:
-        """Whose update was computed for this step."""
+        """The clients whose updates were computed for this step."""
         return tuple(c for c in self.clients if c in self._answered)
 
     @property
     def estimated(self) -> tuple[ClientId, ...]:
-        """Whose update came out of the history, as it was or corrected, without asking them."""
+        """The clients whose updates came from the history, corrected or not, without asking them."""
         return tuple(c for c in self.clients if c not in self._answered)
 
     @property
@@ -118,7 +118,7 @@ class Step:
         return float(shares(np.array(self.examples)) @ np.array(self.lengths)) if self.clients else 0.0
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values, without the vectors."""
+        """Return plain values, without the vectors."""
         return {
             "round": self.round,
             "clients": list(self.clients),
@@ -139,7 +139,7 @@ class Step:
     def from_table(
         cls, table: Mapping[str, Any], model: Vector, pairs: Pairs, server: ServerState | None = None
     ) -> Step:
-        """The step that :meth:`to_table` wrote down."""
+        """Return the step that :meth:`to_table` wrote."""
         return cls(
             round=table["round"],
             model=model,
@@ -162,17 +162,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RoundUpdates:
-    """The updates of one replayed round, ready to be aggregated, and how they came about."""
+    """The updates of one replayed round, ready to be aggregated, and where they came from."""
 
     updates: Updates
     asked: tuple[ClientId, ...] = ()
     dropped: tuple[Rejection, ...] = ()
     capped: tuple[Capped, ...] = ()
     fixed: tuple[Rejection, ...] = ()
-    renewed: tuple[float, ...] = ()  # ‖û‖ of each update before it was calibrated
+    renewed: tuple[float, ...] = ()  # ‖û‖ of each update before calibration
 
     def applied(self, model: Vector, rule: Aggregate, layout: Layout, round: int) -> Step:
-        """M̃ + aggregate; where there is nothing to aggregate, M̃."""
+        """Return the step to M̃ + aggregate, or to M̃ if there is nothing to aggregate."""
         updates = self.updates
         moved, why = self._aggregated(model, rule, round)
         return Step(
@@ -191,7 +191,7 @@ class RoundUpdates:
         )
 
     def _aggregated(self, model: Vector, rule: Aggregate, round: int) -> tuple[Vector | None, str]:
-        """The aggregate, or why there is none."""
+        """Return the aggregate, or why there is none."""
         updates = self.updates
         if not updates.clients:
             return None, self._nobody()
@@ -204,15 +204,15 @@ class RoundUpdates:
         return "no usable answer came" if self.asked else "the round has no honest client"
 
 
-MOST_TRIED = 1000  # answers, to say how many a rule needs
+MOST_TRIED = 1000  # answers that are tried to find how many a rule needs
 
 
 def renew(
     fleet: Fleet, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None
 ) -> RoundUpdates:
-    """Let these clients train from ``model``; whoever cannot be used is dropped, and why.
+    """Train these clients from ``model``; unusable answers are dropped, with the reason.
 
-    ``round`` is that of the history, so that clients who draw by round draw what they drew then.
+    ``round`` is the history's round, so that clients that draw by round draw the same batches again.
     """
     if not clients:
         return RoundUpdates(no_updates(len(model)))
@@ -232,33 +232,33 @@ def _missing(answers: Updates, clients: Sequence[ClientId]) -> list[Rejection]:
 
 
 def check_epochs(epochs: int | None) -> None:
-    """The local epochs of the training are a count, or left to the fleet."""
+    """Raise ``ConfigError`` unless epochs is a count, or None for the fleet's own."""
     if epochs is not None and (not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1):
         raise ConfigError(f"epochs must be a whole number of 1 or more, or None, got {epochs!r}")
 
 
 def check_count(name: str, value: int) -> None:
-    """A number of rounds or clients."""
+    """Raise ``ConfigError`` unless this is a number of rounds or clients."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")
 
 
 def check_answers(rule: Aggregate, whom: Mapping[int, Sequence[ClientId]]) -> None:
-    """Refuse a rule that needs more answers than some round can have, before the first client is asked."""
+    """Refuse a rule that needs more answers than a round can have, before any client is asked."""
     needed = fewest_answers(rule, max(map(len, whom.values()), default=0) + 1)
     few = [t for t, clients in whom.items() if 0 < len(clients) < needed]
     if few:
         needed = fewest_answers(rule, MOST_TRIED)
         raise ConfigError(
             f"the aggregation rule needs {needed} answers or more; round {few[0]} can have "
-            f"{len(whom[few[0]])}, as the malicious are not asked; recover with another rule"
+            f"{len(whom[few[0]])}, because malicious clients are not asked; recover with another rule"
         )
 
 
 def fewest_answers(rule: Aggregate, most: int) -> int:
-    """The least number of updates that the rule makes a step of; ``most`` + 1 if it is more than that.
+    """Return the least number of updates that the rule accepts; ``most`` + 1 if it is more than ``most``.
 
-    Found by trying: Krum and the trimmed mean refuse fewer than they need. A server's own rule says it.
+    Found by trying: Krum and the trimmed mean refuse fewer than they need. A server's own rule states it.
     """
     if isinstance(rule, ServerRule):
         return min(rule.fewest, most + 1)

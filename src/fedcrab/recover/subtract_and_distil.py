@@ -1,4 +1,4 @@
-"""Subtract and distil: take the malicious updates out of the last model, then mend it on the server's data.
+"""Subtract and distil: subtract the malicious updates, then repair the model on the server's data.
 
     M̃ ← M_T - Σ_t Σ_{c malicious in t} p_c · u_t^c,   p_c = n_c / Σ n over all participants of round t
     for each epoch:  M̃ ← descend  τ² · KL(softmax(f(x; M_T)/τ) ‖ softmax(f(x; M̃)/τ))  over the probe inputs x
@@ -36,7 +36,7 @@ class Distiller(Protocol):
     def distil(
         self, student: Vector, teacher: Vector, *, temperature: float, rate: float, epoch: int
     ) -> Vector:
-        """The student after one epoch towards the teacher's outputs; buffers as they were."""
+        """Return the student after one epoch towards the teacher's outputs; buffers stay the same."""
         ...
 
 
@@ -52,11 +52,11 @@ def subtract_and_distil(
     temperature: float = 2.0,
     rate: float = 0.05,
 ) -> Iterator[Step]:
-    """Recover on the server alone; only who is malicious, and since when, is taken from the plan.
+    """Recover on the server alone; the plan only says who is malicious, and since when.
 
-    Its first step is the subtraction, as round T; ``passes`` epochs over the probe inputs follow, at the
+    Its first step is the subtraction, as round T. Then follow ``passes`` epochs over the probe inputs, at the
     learning rate ``rate`` and the softmax ``temperature``. ``fleet``, ``aggregate`` and ``epochs`` are not
-    used. ``after`` is the last step of a recovery that was interrupted; it resumes from there.
+    used. ``after`` is the last step of an interrupted recovery, which continues from there.
     """
     check_epochs(epochs)
     check_count("passes", passes)
@@ -66,14 +66,14 @@ def subtract_and_distil(
     check_history(plan.history)
     if probe is None:
         raise ConfigError(
-            "subtract-and-distil trains on examples that the server holds, and there are none here; recover "
+            "subtract-and-distil trains on examples of the server, and there are none; recover "
             "with another method, or pass probe="
         )
     return _steps(plan, probe, after, passes, float(temperature), float(rate))
 
 
 def check_history(history: History) -> None:
-    """What a malicious client sent is subtracted as it is stored."""
+    """Raise ``HistoryError`` unless every round has stored updates to subtract."""
     for entry in history.rounds:
         if not history.contents.has_updates(entry.index):
             raise HistoryError(
@@ -83,7 +83,7 @@ def check_history(history: History) -> None:
 
 
 def subtracted(plan: Plan) -> Vector:
-    """M_T - Σ_t Σ_c p_c·u_t^c over the malicious clients c of each round; buffers as they are."""
+    """Return M_T - Σ_t Σ_c p_c·u_t^c over the malicious clients c of each round; buffers stay the same."""
     history = plan.history
     model = history.final_model()
     taken = np.zeros(len(model), np.float64)

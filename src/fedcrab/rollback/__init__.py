@@ -1,4 +1,4 @@
-"""How far the poison reaches, and the last model that it has not reached."""
+"""The rollback decision: how far the poison reaches, and the last model that it has not reached."""
 
 from fedcrab.rollback.decision import PRESETS, Plan, plan
 

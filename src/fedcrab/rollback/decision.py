@@ -1,12 +1,14 @@
-"""The rollback decision: how far the poison reaches, and the last model it has not reached.
+"""The rollback decision: how far the poison reaches, and the last model that it has not reached.
 
 Crab's adaptive rollback. For a kept round t_j, S(j) = Σ s_t and Φ(j) = β·Σ φ_t over the counted rounds
-t < t_j. Departures from the paper: Φ is a sum of norms (the paper prints a vector); evidence ``all`` and
-rule ``prefix`` exist beside the paper's ``stored`` and ``last``, because attackers whom the cosine
-selection leaves out have S = 0 under ``stored`` and are then not rolled back at all; ``since`` says from
-which round on a named client counts as malicious; ``unfound`` counts attackers beyond those named
-(:mod:`fedcrab.rollback.undetected`). β is 0 unless asked otherwise: a backdoor needs little movement to
-survive.
+t < t_j. Departures from the paper:
+
+- Φ is a sum of norms (the paper prints a vector).
+- Evidence ``all`` and rule ``prefix`` exist besides the paper's ``stored`` and ``last``. Under ``stored``,
+  attackers that the cosine selection leaves out have S = 0 and cause no rollback.
+- ``since`` is the round from which a named client counts as malicious.
+- ``unfound`` allows for undetected attackers (:mod:`fedcrab.rollback.undetected`).
+- β is 0 by default: a backdoor needs little movement to survive.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from fedcrab.vectors import Matrix64
 
 EVIDENCE = ("all", "stored")
 RULES = ("prefix", "last")
-SETTINGS = ("malicious", "beta", "evidence", "rule")  # of every decision
-OPTIONAL = ("since", "unfound")  # of a decision that has any
+SETTINGS = ("malicious", "beta", "evidence", "rule")  # every decision has these
+OPTIONAL = ("since", "unfound")  # a decision has these only if they were given
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "hardened": {"beta": 0.0, "evidence": "all", "rule": "prefix"},
     "paper": {"beta": 0.3, "evidence": "stored", "rule": "last"},
@@ -42,7 +44,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A decision, and all that it rests on. Nothing is run by it."""
+    """A rollback decision and everything it is based on. It runs nothing."""
 
     history: History = field(repr=False)
     malicious: tuple[ClientId, ...]
@@ -56,11 +58,11 @@ class Plan:
     model: str  # the hash of M_{t_j*}
     replay: tuple[tuple[int, tuple[ClientId, ...]], ...]  # (round, honest selected clients)
     cost: Mapping[str, float]
-    shares: Mapping[ClientId, float]  # each malicious client's share of all the sensitivity there is
+    shares: Mapping[ClientId, float]  # each malicious client's share of the total sensitivity
     warnings: tuple[str, ...]
-    unfound: int = 0  # this many of the others may be malicious too: S and Φ are bounds over all choices
-    since: Mapping[ClientId, int] = field(default_factory=dict)  # the round of each; 0 where it is not told
-    poison_left: float = 0.0  # of all movement in the rollback model, the malicious clients' share
+    unfound: int = 0  # this many others may be malicious too: S and Φ are bounds over all choices
+    since: Mapping[ClientId, int] = field(default_factory=dict)  # the round of each client; 0 if not given
+    poison_left: float = 0.0  # the malicious clients' share of all movement in the rollback model
 
     @property
     def rollback_round(self) -> int:
@@ -68,7 +70,7 @@ class Plan:
         return self.candidates[self.index]
 
     def __repr__(self) -> str:
-        """In one line."""
+        """Return a summary in one line."""
         return (
             f"Plan(without {join_ids(self.malicious)}: back to round {self.rollback_round} of "
             f"{len(self.history.rounds)}, {len(self.replay)} rounds to replay)"
@@ -88,25 +90,25 @@ class Plan:
         return html_pairs("Plan", facts, below=html_rows(heads, rows) + said)
 
     def is_malicious(self, client: ClientId, round: int) -> bool:
-        """Whether what this client sent in a round counts as malicious: named, and from ``since`` on."""
+        """Return whether a client's update of a round counts as malicious: named, and from ``since`` on."""
         return client in self.malicious and round >= self.since.get(client, 0)
 
     def honest(self, round: int) -> tuple[ClientId, ...]:
-        """The participants of a round whose stored updates count as honest."""
+        """Return the participants of a round whose stored updates count as honest."""
         return tuple(c for c in self.history.rounds[round].clients if not self.is_malicious(c, round))
 
     def askable(self, round: int) -> tuple[ClientId, ...]:
-        """The participants of a round who may be asked again: a client once named never is."""
+        """Return the participants of a round that may be asked again: never a named client."""
         return tuple(c for c in self.history.rounds[round].clients if c not in self.malicious)
 
     def decision(self) -> dict[str, Any]:
-        """What :func:`plan` was asked, as plain values; ``since`` and ``unfound`` only where there is any."""
+        """Return the arguments of :func:`plan` as plain values; ``since`` and ``unfound`` only if given."""
         asked = {name: getattr(self, name) for name in SETTINGS}
         more = {"since": dict(self.since), "unfound": self.unfound}
         return {**asked, "malicious": list(self.malicious), **{k: v for k, v in more.items() if v}}
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             **self.decision(),
             "candidates": list(self.candidates),
@@ -132,14 +134,14 @@ def plan(
     unfound: float | str = 0,
     since: int | Mapping[ClientId, int] | None = None,
 ) -> Plan:
-    """Decide how far to roll back once these clients are known to be malicious.
+    """Decide how far to roll back when these clients are known to be malicious.
 
-    With ``beta`` 0, the default, the rollback goes to the last model that no named client has touched. A
-    larger one tolerates poison, as a share of the honest clients' movement; the warnings then say how much.
-    ``unfound`` is how many of the others may be malicious without anybody knowing, or what share of all
-    clients (0.2 or "20%"): the rollback then goes at least as far as if any choice of them had been named.
-    ``since`` is the round from which on the named clients count as malicious, one for all or one for each
-    (``{"3": 20}``); what they sent before it counts as honest. Without it, every round counts.
+    With ``beta`` 0, the default, the rollback goes to the last model that no named client has influenced. A
+    larger beta tolerates poison, as a share of the honest clients' movement; the warnings say how much.
+    ``unfound`` allows for undetected attackers: a number of clients, or a share of all clients (0.2 or
+    "20%"). The rollback then goes at least as far as if any such clients had been named. ``since`` is the
+    round from which the named clients count as malicious, one for all or one per client (``{"3": 20}``).
+    Earlier updates count as honest. Without it, every round counts.
     """
     bad = _check(history, malicious, beta, evidence, rule)
     begun = _begun(history, bad, since)
@@ -183,13 +185,13 @@ def _check(
 ) -> frozenset[ClientId]:
     if evidence not in EVIDENCE or rule not in RULES:
         raise ConfigError(
-            f"evidence is one of {', '.join(EVIDENCE)} and rule one of {', '.join(RULES)}; "
+            f"evidence must be one of {', '.join(EVIDENCE)} and rule one of {', '.join(RULES)}; "
             f"got {evidence!r} and {rule!r}"
         )
     if isinstance(beta, bool) or not isinstance(beta, int | float) or not isfinite(beta) or beta < 0:
         raise ConfigError(f"beta must be a number of 0 or more, got {beta!r}")
     if not history.rounds:
-        raise HistoryError(f"{history.path}: no round has been recorded, there is nothing to roll back")
+        raise HistoryError(f"{history.path}: no round is recorded, so there is nothing to roll back")
     bad = frozenset([malicious] if isinstance(malicious, str) else malicious)
     clients = set(history.clients)
     if not bad:
@@ -204,7 +206,7 @@ def _check(
 def _begun(
     history: History, bad: frozenset[ClientId], since: int | Mapping[ClientId, int] | None
 ) -> dict[ClientId, int]:
-    """The round from which on each named client is malicious, where that is not the first."""
+    """Return the round from which each named client is malicious, if that is not the first."""
     told = dict(since) if isinstance(since, Mapping) else dict.fromkeys(bad, 0 if since is None else since)
     if unnamed := {*told} - bad:
         raise ConfigError(f"since: {join_ids(unnamed)} is not named malicious")
@@ -212,7 +214,7 @@ def _begun(
     for client, start in told.items():
         if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start <= last:
             raise ConfigError(
-                f"since: client {client} is said to be malicious from round {str(start)[:40]} on; the "
+                f"since: client {client} cannot be malicious from round {str(start)[:40]} on; the "
                 f"history has rounds 0 to {last}"
             )
     return {client: told[client] for client in sorted(told) if told[client]}
@@ -227,13 +229,13 @@ def _hint(clients: Collection[ClientId]) -> str:
 
 
 def _sums_before(candidates: Sequence[int], rounds: Sequence[int], values: Matrix64) -> list[float]:
-    """For each candidate the sum over the rounds strictly before it."""
+    """Return, for each candidate, the sum over the rounds strictly before it."""
     totals = [0.0, *np.cumsum(values).tolist()]
     return [totals[bisect_left(rounds, candidate)] for candidate in candidates]
 
 
 def _decide(sensitivity: Sequence[float], threshold: Sequence[float], rule: str) -> int:
-    """j*: ``last`` takes the largest j with S(j) ≤ Φ(j), ``prefix`` the last before the first excess."""
+    """Return j*: ``last`` is the largest j with S(j) ≤ Φ(j), ``prefix`` the last before any excess."""
     within = [s <= phi for s, phi in zip(sensitivity, threshold, strict=True)]
     if rule == "last":
         return max(j for j, fine in enumerate(within) if fine)
@@ -248,7 +250,7 @@ def _left(
     index: int,
     moved: Influence,
 ) -> Left | None:
-    """What of the malicious clients' movement, by evidence ``all``, is in the model rolled back to."""
+    """Return how much malicious movement, by evidence ``all``, is in the rollback model."""
     poison = _sums_before(candidates, moved.rounds, moved.sensitivity)
     if poison[index] <= 0:
         return None
@@ -273,7 +275,7 @@ def _replay(
 def _cost(
     history: History, replay: Sequence[tuple[int, Sequence[ClientId]]], bad: Collection[ClientId]
 ) -> dict[str, float]:
-    """Client-rounds of the replay, beside those of training again from scratch."""
+    """Return the client-rounds of the replay, and those of retraining."""
     ours = sum(len(clients) for _, clients in replay)
     scratch = sum(c not in bad for entry in history.rounds for c in entry.clients)
     return {
@@ -290,6 +292,6 @@ def _of_unfound(count: int) -> list[str]:
 
 
 def _shares(found: Influence) -> dict[ClientId, float]:
-    """Each malicious client's part of the whole sensitivity, as a share of it."""
+    """Return each malicious client's share of the total sensitivity."""
     total = float(found.sensitivity.sum())
     return {c: part / total if total > 0 else 0.0 for c, part in found.parts.items()}

@@ -1,7 +1,7 @@
-"""How far clients moved the model: from the geometry in the ledger, without one update vector.
+"""How far clients moved the model, from the geometry in the ledger, without any update vectors.
 
-For a set S of clients, I(S) is what S moved the model by. In a counted round the malicious clients' part
-is s = ‖I(all) - I(honest)‖, measured against φ = ‖I(honest)‖.
+For a set S of clients, I(S) is how far S moved the model. In a counted round the malicious clients' part is
+s = ‖I(all) - I(honest)‖; it is compared with φ = ‖I(honest)‖.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
 
 NEVER_HONEST: Mapping[ClientId, int] = {}  # malicious from the first round on
-TRACKS = 256  # of clients that are held
-ROUNDING = 1e-13  # a sum this much smaller than what it is the sum of is nothing but rounding
+TRACKS = 256  # clients in the cache
+ROUNDING = 1e-13  # a sum that is this much smaller than its terms is only rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """What the malicious clients did, a number for each counted round."""
+    """What the malicious clients did, one number per counted round."""
 
     rounds: Sequence[int]
     sensitivity: Matrix64  # s_t
     honest: Matrix64  # φ_t
-    parts: Mapping[ClientId, float]  # each malicious client's part of Σ s_t; they add up to it
+    parts: Mapping[ClientId, float]  # each malicious client's part of Σ s_t; the parts add up to it
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTrack:
-    """One client through the counted rounds that it was a member of."""
+    """One client in the counted rounds that it was part of."""
 
     at: NDArray[np.intp]  # which of the counted rounds
     shares: Matrix64  # its p_c there
@@ -46,12 +46,12 @@ class ClientTrack:
 
 @dataclass(frozen=True, slots=True)
 class UnnamedMembers:
-    """The members of one counted round who are not named malicious."""
+    """The members of one counted round that are not named malicious."""
 
     rows: Matrix64  # their updates' coordinates
-    shares: Matrix64  # of their own mean
+    shares: Matrix64  # in their own mean
     everyone: Matrix64  # the mean of all members
-    against: Matrix64  # what is measured against
+    against: Matrix64  # the reference that movement is compared with
 
 
 class CountedRounds:
@@ -66,7 +66,7 @@ class CountedRounds:
         self._members = [members for _, members, _ in counted]
         self._shares = [_shares(entry.examples[members]) for entry, members, _ in counted]
         width = max((e.coordinates.width for e in self._entries), default=0)
-        self._mean = np.zeros((len(counted), width))  # I(all), before what it is measured against
+        self._mean = np.zeros((len(counted), width))  # I(all), before the reference is subtracted
         self._against = np.zeros((len(counted), width))
         self._tracks: OrderedDict[ClientId, ClientTrack] = OrderedDict()
         found: dict[ClientId, list[tuple[int, float, Matrix64]]] = {client: [] for client in asked}
@@ -83,7 +83,7 @@ class CountedRounds:
             self._against[at, : len(row)] = row
 
     def _visit(self, at: int, found: Mapping[ClientId, list[tuple[int, float, Matrix64]]]) -> None:
-        """Add to these clients' tracks what there is of them in one counted round."""
+        """Add one counted round to the tracks of these clients."""
         entry, members = self._entries[at], self._members[at]
         ids, here = entry.clients, list[tuple[ClientId, int, float]]()
         for client in found:
@@ -106,7 +106,7 @@ class CountedRounds:
             self._tracks[client] = ClientTrack(at, np.array([share for _, share, _ in visits]), rows)
 
     def _follow(self, clients: Collection[ClientId]) -> None:
-        """Have the tracks of these clients, of new ones by one pass over the rounds; the latest are held."""
+        """Make sure that these clients' tracks are in memory: new ones take one pass over the rounds."""
         found: dict[ClientId, list[tuple[int, float, Matrix64]]]
         found = {client: [] for client in clients if client not in self._tracks}
         for at in range(len(self._entries)) if found else ():
@@ -120,9 +120,9 @@ class CountedRounds:
     def influence(
         self, malicious: Collection[ClientId], since: Mapping[ClientId, int] = NEVER_HONEST
     ) -> Influence:
-        """S and φ of every counted round, and each malicious client's part.
+        """Return S and φ of every counted round, and each malicious client's part.
 
-        Before the round that ``since`` has for it, a client is honest.
+        A client is honest before its round in ``since``.
         """
         self._follow(sorted(malicious))
         tracks = {client: self._malicious(client, since.get(client, 0)) for client in sorted(malicious)}
@@ -141,7 +141,7 @@ class CountedRounds:
         return Influence([e.index for e in self._entries], lengths, honest, parts)
 
     def _malicious(self, client: ClientId, since: int) -> ClientTrack:
-        """A client through the counted rounds from ``since`` on."""
+        """Return a client's track in the counted rounds from ``since`` on."""
         track = self._tracks[client]
         if not since:
             return track
@@ -151,7 +151,7 @@ class CountedRounds:
     def remaining(
         self, malicious: Collection[ClientId], since: Mapping[ClientId, int] = NEVER_HONEST
     ) -> Iterator[UnnamedMembers]:
-        """Round by round those who are left without these."""
+        """Yield the members of each round without these clients."""
         width = self._mean.shape[1]
         for at, (entry, members) in enumerate(zip(self._entries, self._members, strict=True)):
             bad = {client for client in malicious if entry.index >= since.get(client, 0)}
@@ -161,7 +161,7 @@ class CountedRounds:
             yield UnnamedMembers(rows, _shares(entry.examples[places]), self._mean[at], self._against[at])
 
     def _honest_mean(self, tracks: Mapping[ClientId, ClientTrack]) -> tuple[Matrix64, NDArray[np.bool_]]:
-        """The honest members' mean in each round, and whether there is any honest member."""
+        """Return the honest members' mean in each round, and whether there are honest members."""
         away, weight = np.zeros_like(self._mean), np.zeros(len(self._mean))
         bad = np.zeros(len(self._mean), np.intp)
         for track in tracks.values():
@@ -177,7 +177,7 @@ class CountedRounds:
         return mean, left > 0
 
     def _mean_without(self, at: int, tracks: Mapping[ClientId, ClientTrack]) -> Matrix64:
-        """The honest mean from the honest rows, for rounds in which malicious clients have most weight."""
+        """Return the honest mean from the honest rows, for rounds where malicious clients weigh most."""
         entry = self._entries[at]
         bad = {client for client, track in tracks.items() if at in track.at}
         honest = [place for place in self._members[at].tolist() if entry.clients[place] not in bad]
@@ -189,7 +189,7 @@ def _shares(weights: Matrix64) -> Matrix64:
 
 
 def _part(track: ClientTrack, goal: Matrix64, direction: Matrix64) -> float:
-    """A client's steps along the direction in which each round was moved: Σ ⟨p·(u - goal), direction⟩."""
+    """Return a client's steps in the direction that each round moved: Σ ⟨p·(u - goal), direction⟩."""
     steps = np.einsum("tw,tw->t", track.rows - goal[track.at], direction[track.at])
     return float(track.shares @ steps)
 
@@ -198,9 +198,9 @@ _CACHE: WeakKeyDictionary[History, dict[str, tuple[str, CountedRounds]]] = WeakK
 
 
 def counted_rounds(history: History, kind: str, asked: Collection[ClientId] = ()) -> CountedRounds:
-    """The rounds that this kind of evidence counts; prepared once for as long as the history is open.
+    """Return the rounds that this kind of evidence counts; prepared once while the history is open.
 
-    Who is ``asked`` for is followed at once: one pass over the ledger where there would be two.
+    The tracks of the clients in ``asked`` are read in the same pass over the ledger.
     """
     cached, head = _CACHE.setdefault(history, {}), history.contents.head
     if kind not in cached or cached[kind][0] != head:
@@ -210,12 +210,12 @@ def counted_rounds(history: History, kind: str, asked: Collection[ClientId] = ()
 
 
 def _all(history: History) -> list[tuple[RoundRecord, NDArray[np.intp], int | None]]:
-    """Every round, every participant, measured against standing still."""
+    """Every round with all participants, compared with no movement."""
     return [(entry, np.arange(len(entry.clients)), None) for entry in history.rounds]
 
 
 def _stored(history: History) -> list[tuple[RoundRecord, NDArray[np.intp], int | None]]:
-    """The kept rounds, the selected clients, measured against the mean of the kept round before."""
+    """The kept rounds with their selected clients, compared with the mean of the previous kept round."""
     entries = [history.rounds[t] for t in history.kept]
     before = [None, *history.kept]
     return [(e, np.flatnonzero(e.selected), b) for e, b in zip(entries, before, strict=False)]

@@ -1,6 +1,4 @@
-"""Who is named malicious, and over which history: what a command was given, what a detector found, what an
-earlier recovery already left out.
-"""
+"""Which clients are named malicious, from the command line, from a detector, or from an earlier recovery."""
 
 from __future__ import annotations
 
@@ -14,17 +12,17 @@ from fedcrab.errors import ConfigError, shown
 from fedcrab.history import History
 from fedcrab.types import ClientId, natural
 
-SUSPECTS = "Suspects:"  # begins the line by which people, and we, know them in what detect prints
+SUSPECTS = "Suspects:"  # starts the line that detect prints and that we read back
 NO_SIGN = "No sign of attack"
 LONGEST = 2**26  # bytes
 TOKEN = re.compile(r'[ \t]*(?:"((?:[^"]|"")*)"[ \t]*|([^,]*))(?:,|$)')
 
 
 def parse_malicious(options: Iterable[str], given: TextIO) -> list[ClientId]:
-    """The clients of the options ``3,7``, ``-`` (standard input) and ``@FILE``, in their order, each once.
+    """Return the clients in the options ``3,7``, ``-`` (standard input) and ``@FILE``, in order, each once.
 
-    An id with a comma or a quotation mark is quoted as in CSV: ``"CN=site 3,O=Acme",7``. A file has such
-    lines, or what ``detect`` printed, for people or as JSON.
+    Quote an id with a comma or a quotation mark as in CSV: ``"CN=site 3,O=Acme",7``. A file has such lines,
+    or the output of ``detect``, as text or as JSON.
     """
     ids = list(dict.fromkeys(client for option in options for client in _named_by(option, given)))
     if not ids:
@@ -50,7 +48,7 @@ def _content(path: Path) -> str:
         ) from error
     except ValueError as error:
         raise ConfigError(
-            f"{path}: contains invalid UTF-8; --malicious @FILE reads ids, a line each"
+            f"{path}: contains invalid UTF-8; --malicious @FILE reads ids, one line each"
         ) from error
 
 
@@ -65,12 +63,12 @@ def _told(text: str, where: str) -> list[ClientId]:
 
 
 def listed(line: str) -> list[ClientId]:
-    """The ids of one line, by commas, each quoted as in CSV where it must be."""
+    """Return the ids of one line, separated by commas and quoted as in CSV if necessary."""
     return [token.text for token in _tokens(line) if token.text]
 
 
 class Token(NamedTuple):
-    """One item of a list by commas; a quoted one is an id, whatever is in it."""
+    """One item of a list with commas; a quoted item is always an id."""
 
     text: str
     quoted: bool
@@ -81,35 +79,35 @@ def _tokens(line: str) -> Iterator[Token]:
         inside, plain = found.groups()
         if inside is None and plain.startswith('"'):
             raise ConfigError(
-                f"{shown(line, 80)}: a quotation mark is not closed; quote an id as in CSV, and double a "
+                f"{shown(line, 80)}: a quotation mark is not closed; quote an id as in CSV, and double each "
                 "quotation mark that is part of it"
             )
         yield Token(plain.strip(), False) if inside is None else Token(inside.replace('""', '"'), True)
 
 
 def quoted(client: ClientId) -> str:
-    """An id as :func:`listed` reads it back."""
+    """Return an id in the form that :func:`listed` reads."""
     plain = not set(client) & set('",@') and client not in ("", "-") and client == client.strip()
     return client if plain else '"' + client.replace('"', '""') + '"'
 
 
 def join_quoted(clients: Iterable[ClientId]) -> str:
-    """These clients in one line, as :func:`listed` reads them back."""
+    """Return these clients in one line, in the form that :func:`listed` reads."""
     return ", ".join(map(quoted, sorted(clients, key=natural)))
 
 
 def _suspects(text: str, where: str) -> list[ClientId]:
-    """The suspects of a detection as JSON."""
+    """Return the suspects of a detection in JSON."""
     suspects = json_table(text).get("suspects")
     if not are_texts(suspects):
-        raise ConfigError(f"{where}: not the JSON that 'fedcrab detect --json' writes")
+        raise ConfigError(f"{where}: not the JSON output of 'fedcrab detect --json'")
     if not suspects:
         raise _nobody(where)
     return list(suspects)
 
 
 def json_table(text: str | bytes) -> dict[str, Any]:
-    """A JSON table; an empty one for anything else."""
+    """Return a JSON table; an empty one for anything else."""
     try:
         table = json.loads(text)
     except (ValueError, RecursionError):
@@ -128,17 +126,18 @@ def _nobody(where: str) -> ConfigError:
 def with_since(
     ids: Sequence[str], since: Sequence[str], history: History, earlier: Mapping[ClientId, int]
 ) -> dict[ClientId, int]:
-    """Every malicious client, and from which round on it is: 0 where nobody says otherwise.
+    """Return every malicious client with the round from which it is malicious: 0 unless given.
 
-    ``ids`` may be such as ``3@20``: client 3, from round 20 on. An id of the history is always that client,
-    whatever it looks like (``alice@hospital.org``, or ``3@20`` itself). ``since`` are rounds for all that
-    have none of their own, or such as ``3@20``. ``earlier`` are those of an earlier recovery.
+    ``ids`` may contain items such as ``3@20``: client 3 from round 20 on. An id of the history always means
+    that client, even if it looks like such an item (``alice@hospital.org``, or ``3@20`` itself). ``since``
+    has a round for all clients without their own, or items such as ``3@20``. ``earlier`` are the clients of
+    an earlier recovery.
     """
     known = {*history.clients, *(r.client for entry in history.rounds for r in entry.rejected)}
     own = dict(_told_round(text, known) for text in since if not _is_round(text))
     everyone = [int(text) for text in since if _is_round(text)]
     if len(everyone) > 1:
-        raise ConfigError(f"--since has two rounds for all clients, {everyone[0]} and {everyone[1]}")
+        raise ConfigError(f"--since gives two rounds for all clients, {everyone[0]} and {everyone[1]}")
     told = dict(_with_round(text, known) for text in ids)
     usual = everyone[0] if everyone else 0
     found = {**earlier, **{client: usual if start is None else start for client, start in told.items()}}

@@ -1,15 +1,15 @@
-"""Attackers whom nobody has named: how far any k of the other clients can have moved the model.
+"""Undetected attackers: how far any k of the unnamed clients can have moved the model.
 
-Let B be the clients not named, m their mean in a round, q_c their shares of it. If the k clients W of them
-are malicious too, the honest mean is that of the rest, and
+Let B be the clients not named, m their mean in a round, q_c their shares of it. If k clients W of B are
+malicious too, the honest mean is that of the rest, and
 
     ‖mean of B without W - m‖ = ‖Σ_W q_c·(u_c - m)‖ / (1 - Σ_W q_c) ≤ d
 
-with d from the worst of each: ‖Σ_W x_c‖² = Σ_{c,c' in W} ⟨x_c, x_c'⟩ is at most the k largest of
-r_c = ‖x_c‖² + the k - 1 largest ⟨x_c, x_c'⟩ that are above 0, x_c = q_c·(u_c - m). So whoever W is,
-s ≤ s(named) + d and φ ≥ φ(named) - d in every round; and s is never above the distance of the mean of all
-from the farthest of B, because a mean lies among what it is the mean of. Deciding by these bounds never
-goes less far back than deciding with W named would, for any W of k clients or fewer.
+d bounds numerator and denominator separately. With x_c = q_c·(u_c - m), ‖Σ_W x_c‖² = Σ_{c,c' in W} ⟨x_c,
+x_c'⟩ is at most the sum of the k largest r_c, where r_c = ‖x_c‖² + the k - 1 largest positive ⟨x_c, x_c'⟩. So
+for any W, s ≤ s(named) + d and φ ≥ φ(named) - d in every round. Also, s is at most the distance of the mean
+of all from the farthest update in B, because a mean lies among its terms. A decision by these bounds goes at
+least as far back as one with W named, for any W of at most k clients.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fedcrab.rollback.influence import NEVER_HONEST, CountedRounds, Influence, U
 from fedcrab.types import ClientId
 from fedcrab.vectors import Matrix64
 
-ROUNDING = 1e-9  # a bound is this much larger than it need be, so that rounding breaks no tie
+ROUNDING = 1e-9  # a bound is this much larger than necessary, so that rounding breaks no tie
 
 
 def undetected_count(unfound: float | str, clients: int, named: int) -> int:
-    """A number of clients as it is; a share of all clients, rounded up."""
+    """Return a number of clients unchanged, or a share of all clients rounded up."""
     asked = _number(unfound) if isinstance(unfound, str) else unfound
     if isinstance(asked, bool) or not isinstance(asked, int | float):
         raise _refused(unfound)
@@ -38,14 +38,14 @@ def undetected_count(unfound: float | str, clients: int, named: int) -> int:
         raise _refused(unfound)
     if count and count >= clients - named:
         raise ConfigError(
-            f"unfound: {named} of {clients} clients are named, and of the others all are supposed malicious; "
-            "leave at least one to be honest"
+            f"unfound: {named} of {clients} clients are named, and all others would be malicious; "
+            "leave at least one honest client"
         )
     return int(count)
 
 
 def _number(text: str) -> float:
-    """``2``, ``0.2`` or ``20%``."""
+    """Parse ``2``, ``0.2`` or ``20%``."""
     try:
         number = float(text.removesuffix("%"))
     except ValueError as error:
@@ -57,7 +57,7 @@ def _number(text: str) -> float:
 
 def _refused(unfound: object) -> ConfigError:
     return ConfigError(
-        f"unfound is a number of clients such as 2, or a share such as 20%; got {str(unfound)[:40]!r}"
+        f"unfound must be a number of clients such as 2, or a share such as 20%; got {str(unfound)[:40]!r}"
     )
 
 
@@ -68,7 +68,7 @@ def with_undetected(
     unfound: int,
     since: Mapping[ClientId, int] = NEVER_HONEST,
 ) -> Influence:
-    """What was found, with s as large and φ as small as any choice of others could make them."""
+    """Return the influence with s as large and φ as small as any choice of others could make them."""
     rounds = evidence.remaining(malicious, since)
     rows = zip(rounds, found.sensitivity.tolist(), found.honest.tolist(), strict=True)
     worst = np.array([_worst(r, s, phi, unfound) for r, s, phi in rows]).reshape(-1, 2)
@@ -76,7 +76,7 @@ def with_undetected(
 
 
 def _worst(remaining: UnnamedMembers, s: float, phi: float, unfound: int) -> tuple[float, float]:
-    """The bounds of s and φ in one round."""
+    """Return the bounds of s and φ in one round."""
     there = len(remaining.rows)
     if not there:
         return s, phi
@@ -89,7 +89,7 @@ def _worst(remaining: UnnamedMembers, s: float, phi: float, unfound: int) -> tup
 
 
 def largest_mean_shift(rows: Matrix64, shares: Matrix64, unfound: int) -> float:
-    """D: how far the mean can move when any k of these are left out, k less than their number."""
+    """Return d: how far the mean can move if any k of these are left out, k less than their number."""
     apart = shares[:, None] * (rows - shares @ rows)
     products = apart @ apart.T
     alone = np.diagonal(products).copy()
@@ -99,7 +99,7 @@ def largest_mean_shift(rows: Matrix64, shares: Matrix64, unfound: int) -> float:
 
 
 def _largest(values: Matrix64, count: int) -> Matrix64:
-    """The sum of the k largest numbers of each row."""
+    """Return the sum of the k largest numbers of each row."""
     if count == 0:
         return np.zeros(values.shape[:-1])
     split = values.shape[-1] - count

@@ -1,4 +1,4 @@
-"""What whoever decides about a rollback should know beside the decision, and when each of it holds."""
+"""Warnings about a rollback decision, and when each applies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedcrab.history.gram import sketch_error
 from fedcrab.types import ClientId, natural
 
 Replay = Sequence[tuple[int, Sequence[ClientId]]]
-# Those that depend on who is named, with places to fill in: the incident page fills the same sentences.
+# Warnings that depend on who is named, with placeholders: the incident page uses the same sentences.
 SENTENCES = {
     "poison_left": (
         "Poison stays in the model before round {round}: {share} of all movement up to there came from "
@@ -41,12 +41,12 @@ SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a decision leaves in the model that it rolls back to."""
+    """What poison a decision leaves in the rollback model."""
 
-    share: float  # of all movement up to it
-    clients: frozenset[ClientId]  # whose it is
+    share: float  # of all movement up to that model
+    clients: frozenset[ClientId]  # the clients that it comes from
     round: int  # of that model
-    clean: int  # the last kept round before which they did nothing
+    clean: int  # the last kept round before which these clients did nothing
 
 
 def plan_warnings(
@@ -58,7 +58,7 @@ def plan_warnings(
     since: Mapping[ClientId, int],
     left: Left | None,
 ) -> Iterator[str]:
-    """The warnings of a plan, a sentence or two each."""
+    """Return the warnings of a plan, one or two sentences each."""
     if left:
         yield SENTENCES["poison_left"].format(
             round=left.round, share=percent(left.share), clients=join_ids(left.clients), clean=left.clean
@@ -83,12 +83,12 @@ def _of_the_named(
 
 
 def percent(share: float) -> str:
-    """A share above 0, as people read it."""
+    """Return a positive share as a percentage."""
     return f"{100 * share:.1f}%" if share >= 0.001 else "less than 0.1%"
 
 
 def caveats_of_the_history(history: History) -> Iterator[str]:
-    """What holds whoever is named."""
+    """Yield the warnings that apply whoever is named."""
     charter = history.charter
     if charter.aggregation != "fedavg":
         yield (
@@ -111,7 +111,7 @@ def _of_earlier_recoveries(history: History, bad: frozenset[ClientId]) -> Iterat
 
 
 def earlier_recoveries(history: History) -> tuple[list[int], set[ClientId]]:
-    """Where training went on from another model than the round before left, and who was not seen since."""
+    """Return the rounds that start from a replaced model, and the clients that never took part again."""
     rounds = history.rounds
     broken = [entry.index for before, entry in pairwise(rounds) if entry.start != before.after]
     if not broken:
@@ -126,5 +126,5 @@ def _selected(history: History, round: int) -> set[ClientId]:
 
 
 def join_ids(clients: Collection[ClientId]) -> str:
-    """These clients, for people."""
+    """Return these clients as text."""
     return ", ".join(sorted(clients, key=natural))
