@@ -19,13 +19,13 @@ from fedcrab.audit import (
     taught_trigger,
     timeline,
 )
-from fedcrab.audit.attribution import at_right_angles, beside_top, weighted, widest_gap
+from fedcrab.audit.attribution import at_right_angles, beside_top, weighted
+from fedcrab.audit.naming import certain_group, widest_gap
 
 
 def test_the_teachers_are_named_and_nobody_else(planted: Training, found: Inversion) -> None:
     detection, parts = taught_trigger(planted.history, planted.flat, found, planted.x, planted.y)
-    assert planted.bad >= set(detection.suspects)
-    assert len(detection.suspects) >= len(planted.bad) - 1
+    assert planted.bad == set(detection.suspects)
     assert "taught the trigger for class 0, from round" in detection.suspicions[detection.suspects[0]].reason
     ranked = [parts.clients[i] for i in np.argsort(-parts.scores)]
     assert set(ranked[: len(planted.bad)]) == planted.bad
@@ -132,6 +132,23 @@ def test_the_gap_by_hand() -> None:
     group, gap = widest_gap(np.array([0.0, 5.0, 1.0, 0.5, 0.2, 0.7]))
     assert group.tolist() == [False, True, False, False, False, False]
     assert gap == pytest.approx(4 / np.hypot(np.std([0, 0.2, 0.5, 0.7, 1], ddof=1), 0.08))
+
+
+def test_what_teaching_the_class_explains_by_hand() -> None:
+    """E = s − 0.6·max(n, 0) + 2·own, beside the mean of the two greatest; n = natural + s − contrast."""
+    s, p, n, own = (np.array([row]) for row in ([4.0, 3, -2], [3.0, 1, -1], [2.5, 5, -4], [1.0, 0.5, 0.25]))
+    parts = Attribution(("a", "b", "c"), (0,), s, s, s - p, n - p, own)
+    expected = np.array([4 - 1.5 + 2, 3 - 3 + 1, -2 + 0.5])
+    np.testing.assert_allclose(parts.unexplained, expected / 2.75)
+    assert parts.named_for_certain_trigger == ()  # three clients are too few
+
+
+def test_a_certain_trigger_was_taught_by_those_above_the_widest_gap() -> None:
+    rest = np.linspace(-0.5, 0.0, 12)
+    assert np.flatnonzero(certain_group(np.array([1.0, 0.9, 0.5, 0.28, *rest]))).tolist() == [0, 1, 2, 3]
+    assert np.flatnonzero(certain_group(np.array([1.0, 0.9, 0.5, 0.22, *rest, 0.2]))).tolist() == [0, 1, 2]
+    assert not certain_group(np.array([1.0] * 9 + [0.0] * 8)).any()  # more than half: nobody is named
+    assert not certain_group(np.array([1.0, 0.0, 0.0])).any()  # too few clients
 
 
 def test_the_own_part_is_at_right_angles() -> None:

@@ -8,16 +8,21 @@ genuine examples g of y′, an update u raises the log odds o of y′, to first 
     a   = −⟨∇CE(f(x′), y′), u⟩   TracIn (Pruthi et al., NeurIPS 2020) with clients for examples
     own = ⟨r, u⟩                 r the part of ∇o(x′, y′) at right angles to ∇o(x, y′) and ∇o(g, y′)
 
-An honest client with much data of class y′ raises y′ for whatever resembles it, and a takes it for a teacher;
-it does so by what x and g have in common with x′, and own leaves that out. All are means over the rounds,
-weighted by w_t = max(0, mean over clients of a_t): the rounds count in which it was learnt. a and own are
-given beside the clients that have most.
+An honest client with much data of class y′ raises y′ for everything that resembles it, and a counts it as a
+teacher. It does so through what x and g have in common with x′; own leaves that out. All are means over the
+rounds, weighted by w_t = max(0, mean over clients of a_t): the rounds count in which it was learnt. a and own
+are divided by the mean of the clients that have most.
 
-Clients are ranked by a + 2·own. A client's part is min(own, 2·max(a, 0)). The best cut of the parts is judged
-by its gap, in deviations of those below it, and by what those above it did: the share of s that is teaching
-the class itself, Σ(n − p)/Σs, and the share that is own. Attackers have no reason to teach g. The audit's
-flag is no part of this rule (docs/forensics.md has its error rate without the flag). Linear in clients and
-rounds; only update vectors are needed, also quantised.
+Two ways to use them (naming.py has the rules that name clients):
+
+    brought       rank by a + 2·own;  part = min(own, 2·max(a, 0))
+    trigger       rank by E = s − θ·max(n, 0) + 2·own,  divided by the mean of the two greatest
+
+E is what teaching the class itself does not explain: who learns y′ from genuine examples raises these most,
+and raises x′ by at most a share θ of it. Attackers relabel, so they raise x′ as much as g or more. Of a
+distributed trigger (DBA) each attacker taught one part, and the inverted mask may use another; then own is
+like that of honest clients, and E is not. Linear in clients and rounds; only update vectors are needed, also
+quantised.
 """
 
 from __future__ import annotations
@@ -29,38 +34,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.audit.flat_model import FlatModel, Images, Labels
-from fedcrab.detect.split import FEWEST
+from fedcrab.audit.naming import Cut, certain_group, widest_gap
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.history import History
 from fedcrab.types import ClientId, Updates, Vector
 from fedcrab.vectors import Matrix64
 
-GAP = 2.0  # deviations of the others, between them and those that are named
-NATURAL = 0.13  # of what the named did to x′: more is explained by teaching the class itself
-OWN = 0.1  # of what they did to x′, at least
-BEYOND_DOUBT = 4.0  # deviations, of the parts and of own alike, that need no further sign
-BLUR = 0.08  # of the greatest part: the least deviation that is believed
 TOP = 0.1  # of the clients: those that taught most, two at least
+EXPLAINED = 0.6  # θ: of what a client does to genuine examples, what that explains of x′
 QUARTER = 0.25  # of a teacher's mean part, from which on a round counts as taught
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The division of the clients into those that taught it and the others, and what speaks for it."""
-
-    group: NDArray[np.bool_]  # of the clients, half at most; nobody where there are too few to divide
-    gap: float  # between the two groups, in deviations of the others
-    own_gap: float  # the same of own alone, at its best cut
-    natural: float  # of what the group did to x′, the share that is teaching the class itself
-    own: float  # of what it did, the share that is own
-
-    @property
-    def strength(self) -> float:
-        """1 and more: they are named."""
-        doubtless = min(self.gap, self.own_gap) / BEYOND_DOUBT
-        if self.natural > NATURAL or self.own < OWN:
-            return doubtless
-        return max(doubtless, self.gap / GAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +78,17 @@ class Attribution:
         most = float((a + 2 * own).max(initial=0.0))
         return np.asarray((a + 2 * own) / most if most > 0 else np.zeros(len(own)))
 
+    @property
+    def unexplained(self) -> Matrix64:
+        """E of each client: what teaching the class itself does not explain; about 1 for the first two."""
+        raised, contrast, natural, own = (
+            weighted(table, self.weights) for table in (self.raises, self.contrast, self.natural, self.own)
+        )
+        genuine = natural + raised - contrast
+        rest = raised - EXPLAINED * np.maximum(genuine, 0.0) + 2 * own
+        most = float(np.sort(rest)[-2:].mean()) if len(rest) else 0.0
+        return np.asarray(rest / most if most > 0 else np.zeros(len(rest)))
+
     def _beside_top(self) -> tuple[Matrix64, Matrix64]:
         a, own = (weighted(table, self.weights) for table in (self.lowers, self.own))
         return beside_top(a), beside_top(own)
@@ -116,9 +109,15 @@ class Attribution:
     def named(self) -> tuple[ClientId, ...]:
         """Who taught it: nobody unless the cut stands out."""
         cut = self.cut
-        if cut.strength < 1:
-            return ()
-        return tuple(client for client, above in zip(self.clients, cut.group, strict=True) if above)
+        return self._who(cut.group) if cut.strength >= 1 else ()
+
+    @property
+    def named_for_certain_trigger(self) -> tuple[ClientId, ...]:
+        """Who taught a trigger that is there beyond doubt: then somebody did, and no gap is asked for."""
+        return self._who(certain_group(self.unexplained))
+
+    def _who(self, group: NDArray[np.bool_]) -> tuple[ClientId, ...]:
+        return tuple(client for client, above in zip(self.clients, group, strict=True) if above)
 
     def onset(self, client: ClientId) -> int:
         """The round from which on this client taught it: the start of the greatest Σ (d_t − ¼ mean)."""
@@ -126,19 +125,6 @@ class Attribution:
         level = QUARTER * float(np.nansum(own * self.weights) / max(float(self.weights.sum()), 1e-300))
         rest = np.cumsum(np.nan_to_num(own - level)[::-1])[::-1]
         return self.rounds[int(np.argmax(rest))]
-
-
-def widest_gap(values: Matrix64) -> tuple[NDArray[np.bool_], float]:
-    """Who is above the widest gap, half of them or fewer, and the gap in deviations of those below it."""
-    n, group = len(values), np.zeros(len(values), bool)
-    if n < FEWEST:
-        return group, 0.0
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    cuts = range((n + 1) // 2, n)  # the first place above the cut
-    gaps = [(ordered[i] - ordered[i - 1]) / np.hypot(ordered[:i].std(ddof=1), BLUR) for i in cuts]
-    group[order[cuts[int(np.argmax(gaps))] :]] = True
-    return group, float(max(gaps))
 
 
 def attribute(

@@ -12,6 +12,7 @@ from fedcrab.detect import Detection, Suspicion
 from fedcrab.history import History
 from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId
+from fedcrab.vectors import Matrix64
 
 SURE = 0.99  # the most that is claimed; docs/forensics.md has how often it was right
 CLEARLY = 2.0  # strength of the names that make a trigger of a mask which is no sure sign by itself
@@ -25,7 +26,8 @@ def taught_trigger(
 ) -> tuple[Detection, Attribution]:
     """Who taught the trigger that an audit found, from the probe examples it was found with.
 
-    Where the audit is in doubt, names need to be twice as clear.
+    Where the trigger is certain, who taught it are those whose effect on it nothing else explains. Where the
+    audit is less sure, the clients must stand out as well; where it is in doubt, twice as clearly.
     """
     plain = np.asarray(x)[_some(np.asarray(y) != trigger.label)]
     label = np.full(len(plain), trigger.label, np.int64)
@@ -33,8 +35,11 @@ def taught_trigger(
     found = attribute(history, flat, trigger.stamp(plain), label, plain=plain, genuine=genuine)
     clearly = trigger.suspicious and found.cut.strength >= CLEARLY
     named = found.named if trigger.planted or clearly else ()
+    if trigger.certain:
+        named = found.named_for_certain_trigger or named
     what = f"taught the trigger for class {trigger.label}"
-    return _detection(found, named, what, sure=trigger.confidence or DOUBTED), found
+    sure = trigger.confidence or DOUBTED
+    return _detection(found, found.unexplained, named, what, sure=sure), found
 
 
 def taught_examples(
@@ -43,7 +48,7 @@ def taught_examples(
     """Who taught the model to give these labels to these examples; ``x``, ``y`` are the server's own."""
     plain = np.asarray(x)[_some(~np.isin(np.asarray(y), np.unique(labels)))]
     found = attribute(history, flat, bad, labels, plain=plain, genuine=_genuine(x, y, labels))
-    return _detection(found, found.named, "taught what was brought", sure=SURE), found
+    return _detection(found, found.scores, found.named, "taught what was brought", sure=SURE), found
 
 
 def _some(which: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -58,10 +63,12 @@ def _genuine(x: Images, y: Labels, labels: Labels) -> tuple[Images, Labels]:
     return np.asarray(x)[some], np.asarray(y)[some].astype(np.int64)
 
 
-def _detection(found: Attribution, named: tuple[ClientId, ...], what: str, *, sure: float) -> Detection:
+def _detection(
+    found: Attribution, ranked: Matrix64, named: tuple[ClientId, ...], what: str, *, sure: float
+) -> Detection:
     suspicions = {
         client: Suspicion(f"{what}, from round {found.onset(client)} on", min(sure, SURE)) for client in named
     }
-    scores = {c: max(float(s), 0.0) for c, s in zip(found.clients, found.scores, strict=True)}
-    strength = found.cut.strength if named else min(found.cut.strength, 0.99)
+    scores = {c: max(float(s), 0.0) for c, s in zip(found.clients, ranked, strict=True)}
+    strength = max(found.cut.strength, 1.0) if named else min(found.cut.strength, 0.99)
     return Detection("taught", len(found.rounds), scores, suspicions, strength, () if named else (RANKING,))

@@ -29,6 +29,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
 
 ALARM = 0.46  # of the median mask: a smaller one is taken for a planted trigger
+CERTAIN = 0.35  # of the median mask: a smaller one is a planted trigger beyond doubt
 NEXT = 0.75  # of the second smallest mask: a planted one is smaller
 DOUBT = 0.65  # of the median mask: a smaller one is a trigger if some clients clearly taught it
 WORKS = 0.8  # of the examples that it must turn, to be one
@@ -80,6 +81,11 @@ class Inversion:
     def planted(self) -> bool:
         """Whether this is taken for a planted trigger."""
         return self.ratio < ALARM and self.beside_next < NEXT and bool(self.success[self.label] >= WORKS)
+
+    @property
+    def certain(self) -> bool:
+        """Whether it is a planted trigger beyond doubt: no clean model has had a mask nearly as small."""
+        return self.planted and self.ratio < CERTAIN
 
     @property
     def suspicious(self) -> bool:

@@ -89,11 +89,14 @@ class Taught:
     def to_table(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         since, found = self.since, self.detection
-        parts = dict(zip(self.parts.clients, self.parts.parts, strict=True)) if self.parts else {}
+        shown: dict[ClientId, float] = {}
+        if self.parts:
+            each = self.parts.unexplained if self.about == TRIGGER else self.parts.parts
+            shown = dict(zip(self.parts.clients, each.tolist(), strict=True))
         rows = [
             {
                 "client": client,
-                "part": round(float(parts.get(client, 0.0)), 4),
+                "part": round(shown.get(client, 0.0), 4),
                 "score": round(float(score), 4),
                 "named": client in since,
                 "since": since.get(client),
