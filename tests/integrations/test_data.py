@@ -90,7 +90,7 @@ def test_what_cannot_be_used_is_refused() -> None:
     texts = datasets.Dataset.from_dict({"x": [[0.0, 1.0]], "label": ["cat"]})
     for partitions, sentence in (
         ([], "no partitions"),
-        ([ragged], "differ in shape"),
+        ([ragged], "have different shapes"),
         ([texts], "one whole number per example"),
     ):
         with pytest.raises(ConfigError, match=sentence):

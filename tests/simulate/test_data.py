@@ -61,7 +61,7 @@ def test_own_arrays():
     ("arrays", "says"),
     [
         (([1.0, 2.0], [0, 1], [1.0], [0]), "must be"),
-        ((np.ones((3, 2)), [0, 1], np.ones((1, 2)), [0]), "one label for each"),
+        ((np.ones((3, 2)), [0, 1], np.ones((1, 2)), [0]), "one label per"),
         ((np.ones((2, 2)), [0, 1], np.ones((1, 3)), [0]), "shape"),
         ((np.ones((2, 2)), [0, -1], np.ones((1, 2)), [0]), "labels must be 0 to"),
     ],

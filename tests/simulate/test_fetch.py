@@ -85,7 +85,7 @@ def test_an_unpacked_file_that_was_changed_is_unpacked_again(batches):
 def test_an_archive_with_another_content_is_refused(batches, monkeypatch):
     sums = ("0" * 64, *fetch.CIFAR_FILES_SHA256[1:])
     monkeypatch.setattr(fetch, "CIFAR_FILES_SHA256", sums)
-    with pytest.raises(ConfigError, match=r"data_batch_1\.bin is not the file that was published"):
+    with pytest.raises(ConfigError, match=r"data_batch_1\.bin is not the published file"):
         fetch.cifar_files()
 
 
@@ -101,7 +101,7 @@ def test_no_network_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDCRAB_DATA", raising=False)
     monkeypatch.setattr(fetch, "_cache", lambda: tmp_path)
     monkeypatch.setattr(fetch, "CIFAR_URL", "http://127.0.0.1:9/cifar-10-binary.tar.gz")
-    with pytest.raises(ConfigError, match=r"'cifar10'.*connect to the network, or point FEDCRAB_DATA"):
+    with pytest.raises(ConfigError, match=r"'cifar10'.*connect to the network, or set FEDCRAB_DATA"):
         fetch.cifar_files()
 
 

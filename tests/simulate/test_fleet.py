@@ -159,7 +159,7 @@ def test_nobody_asked_is_an_empty_answer():
         (lambda f, m: f.with_examples({"1": (np.zeros((1, 1, 8, 8), "f4"), np.array([10]))}), "0 to 9"),
         (lambda f, m: fleet_of(workers=-1), "workers must be 0 or more"),
         (lambda f, m: fleet_of("__main__:mine", workers=2), "module of its own"),
-        (lambda f, m: SimulatedFleet(DIGITS, (), seed=0), "one client or more"),
+        (lambda f, m: SimulatedFleet(DIGITS, (), seed=0), "at least one client"),
         (lambda f, m: SimulatedFleet(DIGITS, (np.array([1437]),), seed=0), "0 to 1436, got 1437"),
     ],
 )

@@ -67,7 +67,7 @@ def test_frozen_weights_are_the_same_in_every_module_that_is_made():
 def test_frozen_weights_that_differ_between_processes_are_refused():
     with fleet_of("of_this_process", 2) as fleet:
         model = initial_model(fleet.architecture, seed=0)
-        with pytest.raises(ConfigError, match="frozen parameters are others in every process; load them"):
+        with pytest.raises(ConfigError, match="frozen parameters differ between processes; load them"):
             fleet.train(model, fleet.clients, round=0)
 
 

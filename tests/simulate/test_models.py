@@ -74,13 +74,13 @@ def test_the_start_is_seeded_and_leaves_the_global_generator_alone():
 @pytest.mark.parametrize(
     ("name", "shape", "says"),
     [
-        ("cnnn", (1, 28, 28), "there are softmax, mlp, cnn, resnet, or name your own"),
-        ("cnn", (20,), "take softmax or mlp"),
+        ("cnnn", (1, 28, 28), "there are softmax, mlp, cnn, resnet, or give your own"),
+        ("cnn", (20,), "use softmax or mlp"),
         ("resnet", (1, 4, 4), "8 x 8 or more"),
         ("no.such:thing", (1, 8, 8), "cannot be imported"),
         ("math:nothing", (1, 8, 8), "cannot be imported"),
         ("math:pi", (1, 8, 8), "not a function"),
-        ("builtins:zip", (1, 8, 8), "cannot be made for shape|not a torch"),
+        ("builtins:zip", (1, 8, 8), "cannot be built for shape|not a torch"),
     ],
 )
 def test_what_is_no_model_is_refused(name, shape, says):

@@ -74,12 +74,12 @@ def test_a_limit_keeps_a_part_of_each():
     ("ask", "says"),
     [
         (lambda: iid(LABELS, clients=1001, seed=0), "too few for 1001"),
-        (lambda: iid(LABELS, clients=0, seed=0), "1 client or more"),
+        (lambda: iid(LABELS, clients=0, seed=0), "at least 1 client"),
         (lambda: dirichlet(LABELS, clients=3, concentration=0, seed=0), "above 0, got 0"),
         (lambda: dirichlet(LABELS, clients=3, concentration=float("nan"), seed=0), "above 0, got nan"),
         (lambda: shards(LABELS, clients=3, classes_each=0, seed=0), "classes_each"),
         (lambda: power_law(LABELS, clients=3, exponent=-1, seed=0), "exponent"),
-        (lambda: limited(iid(LABELS, clients=3, seed=0), most=0, seed=0), "limit of 0"),
+        (lambda: limited(iid(LABELS, clients=3, seed=0), most=0, seed=0), "got 0"),
     ],
 )
 def test_what_cannot_be_is_refused(ask, says):

@@ -1,4 +1,4 @@
-"""Every client in one machine: data sets, partitions, models, and a fleet that trains them fast."""
+"""Simulation in one machine: data sets, partitions, models, and a fleet that trains many clients fast."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""Where the examples of each client are in shared memory.
+"""The clients' examples in shared memory.
 
-Memory that processes share, without a name: it is gone when the last of them is, however they end.
+The memory has no name. It is freed when the last process that uses it ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedcrab.simulate.partition import Parts
 from fedcrab.types import ClientId
 
 LINE = 64
-MOST_HELD = 4  # pieces handed out at a time
+MOST_HELD = 4  # pieces in use by callers at a time
 Spec = list[tuple[str, list[int]]]  # dtype and shape of each array
 _numbers = itertools.count()
 
@@ -37,7 +37,7 @@ def _places(spec: Spec) -> tuple[list[int], int]:
 
 
 def map_arrays(descriptor: int, spec: Spec) -> list[NDArray[np.generic]]:
-    """The arrays in a piece of shared memory; the mapping lives as long as any of them."""
+    """Return the arrays in a piece of shared memory; the mapping lives as long as any of them."""
     return _map(descriptor, spec)[1]
 
 
@@ -61,7 +61,7 @@ def _anonymous(size: int) -> int:
 
 
 class Shared:
-    """A few arrays in one piece of shared memory, with a number by which processes speak of it."""
+    """A few arrays in one piece of shared memory, with a number that identifies it in other processes."""
 
     def __init__(self, spec: Spec) -> None:
         self.number = next(_numbers)
@@ -72,30 +72,30 @@ class Shared:
 
 
 class SharedArrays:
-    """The shared memory of a fleet and those derived from it, as long as somebody holds on to each piece."""
+    """The shared memory of a fleet and of those derived from it. A piece lives as long as it is used."""
 
     def __init__(self) -> None:
         self._pieces: weakref.WeakValueDictionary[int, Shared] = weakref.WeakValueDictionary()
         self._spare: list[Shared] = []
-        self._held: set[int] = set()  # numbers of those handed out
+        self._held: set[int] = set()  # numbers of the pieces in use by callers
 
     def allocate(self, spec: Spec) -> Shared:
-        """A new piece with arrays of these types and shapes."""
+        """Return a new piece with arrays of these types and shapes."""
         piece = Shared(spec)
         self._pieces[piece.number] = piece
         return piece
 
     def lend(self, spec: Spec) -> Shared:
-        """A piece for one round, an earlier round's where it fits: fresh memory is slow to fill."""
+        """Return a piece for one round; one of an earlier round is reused if it fits: it is faster."""
         spare = self._spare.pop() if self._spare else None
         return spare if spare is not None and spare.spec == spec else self.allocate(spec)
 
     def hand_out(self, piece: Shared) -> list[NDArray[np.generic]]:
-        """The arrays of a lent piece, for good: no copy is made, however large they are.
+        """Return the arrays of a lent piece to the caller, without a copy.
 
-        When nobody holds one of them any more, the piece can be lent again. One that is never handed out,
-        after an error, is not lent again, since a worker may still write to it. Of somebody who holds on to
-        the arrays of many rounds the later ones are copies: a mapping takes file descriptors.
+        When nobody uses them any more, the piece can be lent again. After an error a piece is not lent again,
+        because a worker may still write to it. A caller that keeps the arrays of many rounds gets copies of
+        the later ones, because each mapping needs file descriptors.
         """
         if len(self._held) >= MOST_HELD:
             self._spare[:] = [piece]
@@ -110,20 +110,20 @@ class SharedArrays:
         self._spare[:] = [piece]
 
     def pieces(self) -> dict[int, Shared]:
-        """All that are still held, by number."""
+        """Return all pieces that are still in use, by number."""
         return dict(self._pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientExamples:
-    """The stretch of shared memory that has a client's examples."""
+    """The part of shared memory that has a client's examples."""
 
     memory: Shared
     begin: int
     count: int
 
     def examples(self) -> tuple[Images, Labels]:
-        """Read-only views: a change would reach every fleet that shares the memory."""
+        """Return read-only views: a change would affect every fleet that shares the memory."""
         rows = slice(self.begin, self.begin + self.count)
         x, y = self.memory.arrays[0][rows].view(np.float32), self.memory.arrays[1][rows].view(np.int64)
         x.flags.writeable = y.flags.writeable = False
@@ -131,12 +131,12 @@ class ClientExamples:
 
 
 def hold_parts(shelf: SharedArrays, dataset: Dataset, parts: Parts) -> dict[ClientId, ClientExamples]:
-    """Copy a data set in the order of the clients, so that each has one stretch."""
+    """Copy a data set in the order of the clients, so that each client's examples are contiguous."""
     if not parts or any(not len(part) for part in parts):
-        raise ConfigError("a fleet needs one client or more, each with one example or more")
+        raise ConfigError("a fleet needs at least one client, and each client at least one example")
     order = np.concatenate(parts)
     if not 0 <= order.min() <= order.max() < len(dataset.train_y):
-        raise ConfigError(f"a partition names examples 0 to {len(dataset.train_y) - 1}, got {order.max()}")
+        raise ConfigError(f"a partition can use examples 0 to {len(dataset.train_y) - 1}, got {order.max()}")
     memory = shelf.allocate([("f4", [len(order), *dataset.shape]), ("i8", [len(order)])])
     np.take(dataset.train_x, order, axis=0, out=memory.arrays[0], mode="clip")
     np.take(dataset.train_y, order, out=memory.arrays[1], mode="clip")
@@ -154,7 +154,7 @@ def hold_examples(
     shape: tuple[int, ...],
     classes: int,
 ) -> dict[ClientId, ClientExamples]:
-    """Copy the examples given for some clients."""
+    """Copy the given examples of some clients."""
     total = sum(len(y) for _, y in replaced.values())
     memory = shelf.allocate([("f4", [total, *shape]), ("i8", [total])])
     holdings, begin = {}, 0
@@ -170,7 +170,7 @@ def hold_examples(
 def _check(client: ClientId, x: Images, y: Labels, shape: tuple[int, ...], classes: int) -> None:
     if np.shape(x) != (len(y), *shape) or not len(y):
         raise ConfigError(
-            f"client {client!r}: needs one or more examples of shape {shape} with a label each, "
+            f"client {client!r}: needs examples of shape {shape} with one label each, "
             f"got x {np.shape(x)} and y {np.shape(y)}"
         )
     if not 0 <= np.min(y) <= np.max(y) < classes:

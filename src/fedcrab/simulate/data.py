@@ -1,18 +1,15 @@
 """The data sets: embedded digits, three image sets, a synthetic convex problem, and the user's own arrays.
 
-Image values are float32 in [0, 1], shaped (examples, channels, height, width), not normalised further:
-so a white trigger is 1.0 everywhere. The synthetic problem and the user's arrays are as they are.
+Image values are float32 in [0, 1], shaped (examples, channels, height, width), and not normalised further, so
+a white trigger is 1.0. The synthetic problem and the user's arrays are used unchanged.
 
-Where the files of an image data set come from: the folder ``FEDCRAB_DATA``, or the network.
+The files of an image data set come from the folder ``FEDCRAB_DATA``, or from the network. Downloads go to the
+user's cache. Every file in the cache is checked against its sha256 each time it is used, also unpacked ones;
+a wrong file is fetched or unpacked again. Files in a folder that the user names are not compared with hashes,
+because the same images exist in differently compressed files.
 
-Downloads go to the user's cache. Every file of it is checked against its sha256 each time it is used, the
-unpacked ones too; one that is not what was published is fetched or unpacked again. A folder the user names is
-taken as it is: the same images are around in differently compressed files.
-
-Readers of the two canonical image formats, IDX and CIFAR binary, with bounds checked first.
-
-A file may be truncated or hostile: nothing is allocated on the word of a header alone, and whatever
-is wrong becomes one sentence that names the file.
+The readers of the formats IDX and CIFAR binary check all bounds first. A file may be truncated or hostile:
+nothing is allocated because of a header alone, and every problem is one sentence that names the file.
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ IDX_SHA256 = {
 
 
 def idx_files(name: str) -> list[Path]:
-    """The four files of MNIST or Fashion-MNIST: training images and labels, test images and labels."""
+    """Return the four files of MNIST or Fashion-MNIST: training images and labels, test images and labels."""
     if folder := _given_folder():
         return _all_of(folder / name, IDX_FILES, name)
     sums = zip(IDX_FILES, IDX_SHA256[name], strict=True)
@@ -84,23 +81,23 @@ def idx_files(name: str) -> list[Path]:
 
 
 def cifar_files() -> list[Path]:
-    """The six binary batches of CIFAR-10, the test batch last."""
+    """Return the six binary batches of CIFAR-10, the test batch last."""
     if folder := _given_folder():
         return _all_of(folder / CIFAR_FOLDER, CIFAR_FILES, "cifar10")
     unpacked = _cache() / CIFAR_UNPACKED / CIFAR_FOLDER
     if _changed(unpacked):
-        shutil.rmtree(_cache() / CIFAR_UNPACKED, ignore_errors=True)  # or else it would not be unpacked again
+        shutil.rmtree(_cache() / CIFAR_UNPACKED, ignore_errors=True)  # or it would not be unpacked again
         _download("cifar10", CIFAR_URL, CIFAR_SHA256, _cache(), unpack=True)
     if wrong := _changed(unpacked):
         raise ConfigError(
-            f"data set 'cifar10': {unpacked / wrong[0]} is not the file that was published (its sha256 is "
-            "another); delete the folder and try again"
+            f"data set 'cifar10': {unpacked / wrong[0]} is not the published file (its sha256 differs); "
+            "delete the folder and try again"
         )
     return [unpacked / file for file in CIFAR_FILES]
 
 
 def _changed(folder: Path) -> list[str]:
-    """The batches of CIFAR-10 that are missing in a folder, or not what was published."""
+    """Return the batches of CIFAR-10 that are missing in a folder, or differ from the published ones."""
     sums = zip(CIFAR_FILES, CIFAR_FILES_SHA256, strict=True)
     return [file for file, sha256 in sums if _sha256(folder / file) != sha256]
 
@@ -114,7 +111,7 @@ def _sha256(path: Path) -> str | None:
 
 
 def extra(module: str) -> Any:
-    """A module of the extra `simulate`, imported only where it is needed."""
+    """Import a module of the extra ``simulate``."""
     try:
         return importlib.import_module(module)
     except ImportError as problem:
@@ -135,8 +132,8 @@ def _all_of(folder: Path, names: tuple[str, ...], dataset: str) -> list[Path]:
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise ConfigError(
-            f"data set {dataset!r}: {folder} has no {', '.join(missing)}; put the files there, point "
-            f"FEDCRAB_DATA at a folder that has {folder.name}/, or unset it to download them"
+            f"data set {dataset!r}: {folder} has no {', '.join(missing)}; put the files there, set "
+            f"FEDCRAB_DATA to a folder that has {folder.name}/, or unset it to download them"
         )
     return files
 
@@ -152,22 +149,22 @@ def _download(dataset: str, url: str, sha256: str, folder: Path, *, unpack: bool
     name = url.rsplit("/", 1)[1]
     try:
         pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=folder, processor=unpacker)
-    except Exception as problem:  # whatever the network layer of the day raises
+    except Exception as problem:  # the network library may raise anything
         raise ConfigError(
             f"data set {dataset!r}: {url} could not be fetched ({type(problem).__name__}); connect to the "
-            "network, or point FEDCRAB_DATA at a folder that holds the files"
+            "network, or set FEDCRAB_DATA to a folder with the files"
         ) from problem
     return folder / name
 
 
-LARGEST = 1 << 28  # bytes of one decompressed file; MNIST's largest has 47 million
+LARGEST = 1 << 28  # bytes of a decompressed file; the largest of MNIST has 47 million
 UNSIGNED_BYTE = 0x08
 CIFAR_RECORD = 1 + 3 * 32 * 32
 CIFAR_RECORDS = 10_000
 
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
-    """The array of an IDX file of unsigned bytes, gzipped if its name ends in ``.gz``."""
+    """Return the array in an IDX file of unsigned bytes, gzipped if its name ends in ``.gz``."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _idx(file, path, dimensions)
@@ -184,8 +181,8 @@ def _idx(file: gzip.GzipFile | BufferedReader, path: Path, dimensions: int) -> N
     shape = tuple(int(n) for n in np.frombuffer(head, ">u4", offset=4))
     size = prod(shape)
     if not 0 < size <= LARGEST:
-        raise ConfigError(f"{path}: its header claims shape {shape}, which no data set here has")
-    body = file.read(size + 1)  # one more than it should have, to see what is too long
+        raise ConfigError(f"{path}: its header gives shape {shape}, which no supported data set has")
+    body = file.read(size + 1)  # one byte more than expected, to detect a file that is too long
     if len(body) != size:
         found = f"{len(body)}" if len(body) < size else f"more than {size}"
         raise ConfigError(f"{path}: shape {shape} needs {size} bytes, found {found}; fetch the file again")
@@ -193,12 +190,12 @@ def _idx(file: gzip.GzipFile | BufferedReader, path: Path, dimensions: int) -> N
 
 
 def read_cifar(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (n, 3, 32, 32) and labels of one CIFAR-10 binary batch."""
+    """Return the images (n, 3, 32, 32) and labels of one CIFAR-10 binary batch."""
     try:
         size = path.stat().st_size
         if size == 0 or size % CIFAR_RECORD or size > CIFAR_RECORD * CIFAR_RECORDS:
             raise ConfigError(
-                f"{path}: a CIFAR-10 batch has up to {CIFAR_RECORDS} records of {CIFAR_RECORD} bytes, "
+                f"{path}: a CIFAR-10 batch has up to {CIFAR_RECORDS} records of {CIFAR_RECORD} bytes, but "
                 f"this file has {size} bytes; fetch it again"
             )
         records = np.fromfile(path, np.uint8).reshape(-1, CIFAR_RECORD)
@@ -213,7 +210,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Training and test examples; ``shape`` is that of one example."""
+    """Training and test examples; ``shape`` is the shape of one example."""
 
     name: str
     train_x: Images
@@ -231,7 +228,7 @@ class Dataset:
 def _check_examples(where: str, x: Images, y: Labels, shape: tuple[int, ...], classes: int) -> None:
     if len(x) != len(y) or x.shape[1:] != shape or y.ndim != 1:
         raise ConfigError(
-            f"{where}: needs one label for each example of shape {shape}, got x {x.shape} and y {y.shape}"
+            f"{where}: needs one label per example of shape {shape}, got x {x.shape} and y {y.shape}"
         )
     if x.dtype != np.float32 or y.dtype != np.int64:
         raise ConfigError(f"{where}: needs float32 examples and int64 labels, got {x.dtype} and {y.dtype}")
@@ -242,7 +239,7 @@ def _check_examples(where: str, x: Images, y: Labels, shape: tuple[int, ...], cl
 def from_arrays(
     train_x: ArrayLike, train_y: ArrayLike, test_x: ArrayLike, test_y: ArrayLike, *, name: str = "own"
 ) -> Dataset:
-    """The user's own arrays as a data set; values are taken as they are, classes counted from the labels."""
+    """Return the user's own arrays, unchanged, as a data set; the labels give the classes."""
     x, tx = np.asarray(train_x, np.float32), np.asarray(test_x, np.float32)
     y, ty = np.asarray(train_y, np.int64), np.asarray(test_y, np.int64)
     if x.ndim < 2 or not len(x) or not len(y):
@@ -252,7 +249,7 @@ def from_arrays(
 
 
 def digits() -> Dataset:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8, of which 360 are the test part; no network needed."""
+    """Return scikit-learn's 1,797 handwritten digits (8 x 8), 360 of them for testing; needs no network."""
     bunch = extra("sklearn.datasets").load_digits()
     x = (bunch.images / 16).astype(np.float32)[:, None]
     y = bunch.target.astype(np.int64)
@@ -262,14 +259,14 @@ def digits() -> Dataset:
 
 
 def synthetic(*, features: int = 20, classes: int = 5, examples: int = 5000, seed: int = 0) -> Dataset:
-    """Gaussian classes: with softmax regression a smooth convex problem, whose bounds can be checked.
+    """Return Gaussian classes: with softmax regression a smooth convex problem, whose bounds can be checked.
 
-    Means have length about 2 and each class unit variance in every direction, then everything is divided by
-    √features, so that the loss is 1-smooth in each row of weights whatever the number of features.
+    Means have length about 2, and each class has unit variance in every direction. Everything is divided by
+    √features, so that the loss is 1-smooth in each row of weights for any number of features.
     """
     if features < 1 or classes < 2 or examples < 5:
         raise ConfigError(
-            "the synthetic problem needs 1 feature, 2 classes and 5 examples or more, "
+            "the synthetic problem needs at least 1 feature, 2 classes and 5 examples, "
             f"got {features}, {classes} and {examples}"
         )
     rng = rng_for(seed, "synthetic", features, classes, examples)
@@ -300,7 +297,7 @@ def _scaled(pixels: NDArray[np.uint8]) -> Images:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is known of a data set before it is loaded."""
+    """What is known about a data set before it is loaded."""
 
     examples: int  # for training
     shape: tuple[int, ...]
@@ -324,17 +321,17 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
 
 
 def load_dataset(name: str) -> Dataset:
-    """A data set by name."""
+    """Return a data set by name."""
     if name not in DATASETS:
         raise ConfigError(f"no data set {name!r}; there are {', '.join(DATASETS)}")
     return DATASETS[name]()
 
 
 def hold_out(dataset: Dataset, *, probe: int, seed: int) -> tuple[Dataset, Images, Labels]:
-    """The data set without ``probe`` training examples, and those: the server's own, seen by no client."""
+    """Return the data set without ``probe`` training examples, and these, which only the server has."""
     count = len(dataset.train_y)
     if not 0 < probe < count:
-        raise ConfigError(f"probe must be 1 to {count - 1} of {count} training examples, got {probe}")
+        raise ConfigError(f"probe must be 1 to {count - 1} of the {count} training examples, got {probe}")
     order = rng_for(seed, "probe").permutation(count)
     kept, held = np.sort(order[probe:]), np.sort(order[:probe])
     rest = replace(dataset, train_x=dataset.train_x[kept], train_y=dataset.train_y[kept])

@@ -1,4 +1,4 @@
-"""All clients in one machine, behind the same interface as clients on a network."""
+"""All clients in one machine, with the same interface as clients on a network."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ MOST_ROUNDS = 2**32  # of one training
 
 @dataclass(frozen=True, slots=True)
 class _FleetParts:
-    """What a fleet shares with those derived from it: the model, the settings, and who does the work."""
+    """What a fleet shares with those derived from it: the model, the settings and the workers."""
 
     architecture: Architecture
     local: LocalTraining
     layout: Layout
     shelf: SharedArrays
     bench: JobRunner
-    workers: Workers | None  # None: the bench, in this process
+    workers: Workers | None  # None: train in this process
 
 
 class SimulatedFleet:
     """Clients "0" to "n-1", each with its part of a data set.
 
-    The update of a client depends on (seed, round, client, model, its examples, epochs) and nothing else:
-    neither on the number of workers nor on who else is asked.
+    A client's update depends only on (seed, round, client, model, its examples, epochs), not on the number of
+    workers or on which other clients are asked.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class SimulatedFleet:
         *,
         seed: int,
         local: LocalTraining | None = None,
-        workers: int | None = None,  # processes; 0 trains in this one, None: FEDCRAB_WORKERS, or one per core
-        device: str = "cpu",  # "cuda" or "mps", where there is one
-        cache_mb: int | None = None,  # megabytes that all workers may keep; None: FEDCRAB_CACHE_MB, or 1/8
+        workers: int | None = None,  # processes; 0: train in this one, None: FEDCRAB_WORKERS, or one per core
+        device: str = "cpu",  # or "cuda" or "mps", if available
+        cache_mb: int | None = None,  # cache of all workers, in megabytes; None: FEDCRAB_CACHE_MB, or 1/8
     ) -> None:
         check_device(device)
         if isinstance(architecture, str):
@@ -69,12 +69,12 @@ class SimulatedFleet:
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """The ids, in the order of their numbers."""
+        """The client ids, in numeric order."""
         return tuple(self._holdings)
 
     @property
     def layout(self) -> Layout:
-        """Which slice of the model is which tensor."""
+        """Says which slice of the model is which tensor."""
         return self._plant.layout
 
     @property
@@ -84,19 +84,19 @@ class SimulatedFleet:
 
     @property
     def workers(self) -> int:
-        """How many worker processes train the clients; 0: this process does."""
+        """The number of worker processes; 0 if this process trains the clients."""
         return self._plant.workers.count if self._plant.workers is not None else 0
 
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """Let these clients train from ``model``; ``epochs``, if given, in place of those of the settings."""
+        """Train these clients from ``model``; ``epochs`` overrides the settings."""
         asked, size = self._known(clients), self.layout.size
         epochs = self._plant.local.epochs if epochs is None else epochs
         if epochs < 0:
             raise ConfigError(f"epochs must be 0 or more, got {epochs}")
         if np.shape(model) != (size,):
-            raise ConfigError(f"the model has {size} numbers, got an array of shape {np.shape(model)}")
+            raise ConfigError(f"the model must have {size} numbers, got an array of shape {np.shape(model)}")
         call = self._plant.shelf.lend([("f4", [size]), ("f4", [len(asked), size])])
         call.arrays[0][:] = model
         self._run(self._jobs(call, asked, round, epochs))
@@ -133,32 +133,32 @@ class SimulatedFleet:
             self._plant.bench.run(job, arrays)
 
     def examples(self, client: ClientId) -> tuple[Images, Labels]:
-        """What this client trains on, read-only."""
+        """Return this client's training examples, read-only."""
         self._known([client])
         return self._holdings[client].examples()
 
     def with_examples(self, replaced: Mapping[ClientId, tuple[Images, Labels]]) -> SimulatedFleet:
-        """The same fleet with these clients training on other data; workers and all other data are shared."""
+        """Return the same fleet with other data for these clients; workers and all other data are shared."""
         self._known(list(replaced))
         plant, described = self._plant, self._plant.architecture
         other = hold_examples(plant.shelf, replaced, shape=described.shape, classes=described.classes)
         return _derived(plant, self._holdings | other, self._time)
 
     def training_again(self, time: int = 1) -> SimulatedFleet:
-        """The same clients at another time (1, 2, …): they draw other batches than at any other time."""
+        """Return the same clients at another time (1, 2, …), at which they draw different batches."""
         return _derived(self._plant, self._holdings, time)
 
     def close(self) -> None:
-        """End the workers of this fleet and of those derived from it; another ``train`` starts them again."""
+        """Stop the workers of this fleet and of those derived from it; ``train`` starts them again."""
         if self._plant.workers is not None:
             self._plant.workers.close()
 
     def __enter__(self) -> Self:
-        """For ``with``: the workers end with the block."""
+        """Stop the workers at the end of the ``with`` block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self.close()
 
 
@@ -174,7 +174,7 @@ def _plant(
     if workers and architecture.name.startswith("__main__:"):
         raise ConfigError(
             f"model {architecture.name!r} cannot be found by worker processes; "
-            "put it in a module of its own, or take workers=0"
+            "put it in a module of its own, or use workers=0"
         )
     layout = layout_of(architecture.build())
     bench = JobRunner(architecture, local, seed=seed, workplace=workplace)

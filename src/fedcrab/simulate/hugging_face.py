@@ -4,7 +4,7 @@
     dataset, parts = from_partitions(partitions, test, x="image", y="label")
     fleet = SimulatedFleet(dataset, parts, Architecture("cnn", dataset.shape, dataset.classes), seed=0)
 
-Each partition is one client, named by its place. Whole numbers in pictures (0 to 255) become 0 to 1.
+Each partition is one client, named by its position. Integer pixel values (0 to 255) become 0 to 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedcrab.simulate.partition import Parts
 
 
 class HuggingFaceDataset(Protocol):
-    """What is used of a ``datasets.Dataset``."""
+    """The part of ``datasets.Dataset`` that is used here."""
 
     @property
     def column_names(self) -> Any:
@@ -41,13 +41,13 @@ def from_partitions(
     y: str = "label",
     classes: int | None = None,
 ) -> tuple[Dataset, Parts]:
-    """The data set of all clients, and which of its training examples each client has.
+    """Return the data set of all clients, and which of its training examples each client has.
 
-    ``x`` and ``y`` are the columns of examples and labels. ``classes`` is how many there are: unless given,
-    as many as the labels that occur.
+    ``x`` and ``y`` are the columns of examples and labels. ``classes`` is the number of classes, by default
+    the number of labels that occur.
     """
     if not partitions:
-        raise ConfigError("there are no partitions: each is the data of one client")
+        raise ConfigError("there are no partitions; give one per client")
     found = [_examples(part, x, y, f"partition {place}") for place, part in enumerate(partitions)]
     test_x, test_y = _examples(test, x, y, "the test part")
     shapes = {part.shape[1:] for part, _ in found} | {test_x.shape[1:]}
@@ -64,14 +64,14 @@ def from_partitions(
 
 
 def _examples(part: HuggingFaceDataset, x: str, y: str, what: str) -> tuple[Images, Labels]:
-    """The columns as (examples, *shape) float32, pictures (examples, channels, height, width), and labels."""
+    """Return the examples as float32, images as (examples, channels, height, width), and the labels."""
     names = list(part.column_names)
     if missing := [name for name in (x, y) if name not in names]:
         raise ConfigError(f"{what} has no column {missing[0]!r}; it has {', '.join(names)}")
     table = part.with_format("numpy")[:]
     labels = np.asarray(table[y])
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise ConfigError(f"{what}: column {y!r} must have one whole number per example, and some examples")
+        raise ConfigError(f"{what}: column {y!r} must have one whole number per example, at least one")
     return _images(table[x], what, x), labels.astype(np.int64)
 
 
@@ -79,12 +79,12 @@ def _images(column: Any, what: str, name: str) -> Images:
     try:
         values: NDArray[Any] = np.stack([np.asarray(example) for example in column])
     except ValueError as error:
-        raise ConfigError(f"{what}: the examples in column {name!r} differ in shape") from error
+        raise ConfigError(f"{what}: the examples in column {name!r} have different shapes") from error
     if values.dtype.kind not in "fiu":
-        raise ConfigError(f"{what}: column {name!r} must have numbers or pictures, got {values.dtype}")
+        raise ConfigError(f"{what}: column {name!r} must have numbers or images, got {values.dtype}")
     if values.dtype == np.uint8:
         values = np.divide(values, 255, dtype=np.float32)
-    if values.ndim == 3:  # grey pictures
+    if values.ndim == 3:  # grey images
         values = values[:, None]
     elif values.ndim == 4 and values.shape[-1] in (1, 3, 4):
         values = values.transpose(0, 3, 1, 2)

@@ -1,7 +1,6 @@
-"""What of a machine a simulation takes: worker processes, memory for what they keep, a device.
+"""What a simulation uses of the machine: worker processes, memory for their caches, a device.
 
-None of it changes which clients train on what. The number of workers and the memory change no bit of a
-result; another device rounds differently.
+The number of workers and the memory do not change any bit of a result. Another device rounds differently.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from fedcrab.errors import ConfigError
 
 DEVICES = ("cpu", "cuda", "mps")
 MEGABYTE = 1 << 20
-SHARE = 8  # one part in so many of the machine's memory, unless told otherwise
-LEAST_CACHE, MOST_CACHE = 256 * MEGABYTE, 4096 * MEGABYTE  # that is taken without being told
+SHARE = 8  # the default cache is this fraction of the machine's memory
+LEAST_CACHE, MOST_CACHE = 256 * MEGABYTE, 4096 * MEGABYTE  # limits of the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +23,17 @@ class Workplace:
     """What one process that trains clients may use."""
 
     device: str = "cpu"
-    cache_bytes: int = LEAST_CACHE  # of tensors made of clients' examples, kept from round to round
+    cache_bytes: int = LEAST_CACHE  # of tensors made from clients' examples, kept between rounds
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that there is not, here or anywhere."""
+    """Raise ``ConfigError`` if a device is unknown or not available."""
     if name not in DEVICES:
         raise ConfigError(f"no device {name!r}; there are {', '.join(DEVICES)}")
     if not _is_available(name):
         raise ConfigError(
             f"device {name!r} is not available on this machine to torch {torch.__version__}; "
-            'take device = "cpu"'
+            'use device = "cpu"'
         )
 
 
@@ -45,7 +44,7 @@ def _is_available(name: str) -> bool:
 
 
 def default_workers(device: str = "cpu") -> int:
-    """The number in FEDCRAB_WORKERS, else one worker process per core; one alone where a device is shared."""
+    """Return FEDCRAB_WORKERS, or by default one worker process per core; one if they would share a device."""
     given = _number("FEDCRAB_WORKERS")
     if given is not None:
         return given
@@ -53,7 +52,7 @@ def default_workers(device: str = "cpu") -> int:
 
 
 def default_cache() -> int:
-    """Bytes for all workers together: FEDCRAB_CACHE_MB, else an eighth of the memory, 256 MB to 4 GB."""
+    """Return the cache size in bytes for all workers: FEDCRAB_CACHE_MB, or 1/8 of memory, 256 MB to 4 GB."""
     given = _number("FEDCRAB_CACHE_MB")
     if given is not None:
         return given * MEGABYTE
@@ -68,7 +67,7 @@ def _number(variable: str) -> int | None:
 
 
 def _memory() -> int:
-    """Bytes of the machine's memory; 0 where the system does not tell."""
+    """Return the machine's memory in bytes; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -76,5 +75,5 @@ def _memory() -> int:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,17 +1,14 @@
-"""The models: softmax regression, an MLP, a small CNN, a small residual network, and any the user names.
+"""The models: softmax regression, an MLP, a small CNN, a small residual network, and the user's own.
 
 Every model maps (examples, *shape) to logits (examples, classes).
 
-Between a torch module and the flat float32 vector that everything else works on.
+Also converts between a torch module and the flat float32 vector: trained parameters first, then the buffers
+that a state dict would save, so that the trained numbers are contiguous. Frozen parameters are not part of
+it: every process gets them from the function that makes the module, and they need not be sent or recorded.
 
-Order: trained parameters, then the buffers that a state dict would save; so the trained numbers are one
-stretch. Frozen parameters are no part of it: every process has them from the function that makes the module,
-and what never changes need not be sent, compared or recorded.
-
-Whether a sequence of torch's own layers is only that, so that a fast engine may compute it in their place.
-
-A layer keeps its type when hooks are put on it, and torch's older weight and spectral normalisation are such
-hooks; and one layer may stand at two places, with one set of weights.
+Also decides whether a module is a plain sequence of torch's own layers, which a fast engine may replace. A
+layer keeps its type when hooks are added to it, as torch's older weight and spectral normalisation do, and
+one layer may be used twice with shared weights. Such modules are not plain.
 """
 
 from __future__ import annotations
@@ -35,18 +32,18 @@ Build = Callable[[tuple[int, ...], int], nn.Module]
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Which model, for which examples; small enough to be told to another process."""
+    """A model and the shape of its examples; small enough to send to another process."""
 
     name: str  # one of ARCHITECTURES, or "module:function" with function(shape, classes) -> torch.nn.Module
     shape: tuple[int, ...]
     classes: int
 
     def build(self) -> nn.Module:
-        """The module, with the same weights in every process; torch's global generator is left as it was."""
+        """Return the module, with the same weights in every process; torch's generator is unchanged."""
         return self.seeded(0)
 
     def seeded(self, seed: int) -> nn.Module:
-        """The module as its function makes it when torch's generator begins with this seed."""
+        """Return the module as its function makes it when torch's generator starts with this seed."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._made()
@@ -59,11 +56,11 @@ class Architecture:
             raise
         except Exception as problem:  # a user's function may raise anything
             raise ConfigError(
-                f"model {self.name!r} cannot be made for shape {self.shape} and {self.classes} classes: "
+                f"model {self.name!r} cannot be built for shape {self.shape} and {self.classes} classes: "
                 f"{type(problem).__name__}: {problem}"
             ) from problem
         if not isinstance(module, nn.Module):
-            raise ConfigError(f"model {self.name!r} gave a {type(module).__name__}, not a torch.nn.Module")
+            raise ConfigError(f"model {self.name!r} returned {type(module).__name__}, not a torch.nn.Module")
         return module
 
 
@@ -80,7 +77,7 @@ def mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
 def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Two 5 x 5 convolutions of 16 and 32 channels, each with ReLU and 2 x 2 pooling, and a linear layer.
 
-    Images under 16 pixels, such as the digits, are padded, or the second convolution would not fit.
+    Images under 16 pixels, such as the digits, are padded; otherwise the second convolution would not fit.
     """
     channels, height, width = _image(shape, "cnn")
     padding = 2 if min(height, width) < 16 else 0
@@ -99,7 +96,7 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions with BatchNorm beside a shortcut (He et al., CVPR 2016)."""
+    """Two 3 x 3 convolutions with BatchNorm and a shortcut (He et al., CVPR 2016)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -114,7 +111,7 @@ class Residual(nn.Module):
         self.shortcut: nn.Module = nn.Identity() if inputs == outputs and stride == 1 else narrow
 
     def forward(self, x: Tensor) -> Tensor:
-        """ReLU of body and shortcut together."""
+        """Return ReLU of the sum of body and shortcut."""
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
@@ -146,7 +143,7 @@ def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < 8:
         raise ConfigError(
             f"model {name!r} needs images (channels, height, width) of 8 x 8 or more, got shape {shape}; "
-            "take softmax or mlp"
+            "use softmax or mlp"
         )
     return shape[0], shape[1], shape[2]
 
@@ -155,7 +152,7 @@ def _named(name: str) -> Build:
     module, _, function = name.partition(":")
     if not function:
         raise ConfigError(
-            f"no model {name!r}; there are {', '.join(ARCHITECTURES)}, or name your own as module:function"
+            f"no model {name!r}; there are {', '.join(ARCHITECTURES)}, or give your own as module:function"
         )
     try:
         found = getattr(importlib.import_module(module), function)
@@ -168,14 +165,14 @@ def _named(name: str) -> Build:
 
 
 def tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The named tensors of a module in the order of its flat vector."""
+    """Return the named tensors of a module in the order of its flat vector."""
     saved = module.state_dict(keep_vars=True)
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     return trained | {name: buffer for name, buffer in module.named_buffers() if name in saved}
 
 
 def frozen_hash(module: nn.Module) -> str:
-    """The sha256 of a module's frozen parameters, by which processes check that they have the same ones."""
+    """Return the sha256 of a module's frozen parameters, so that processes can check that they are equal."""
     found = hashlib.sha256()
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
@@ -186,19 +183,19 @@ def frozen_hash(module: nn.Module) -> str:
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Which slice of the flat vector is which tensor."""
+    """Return which slice of the flat vector is which tensor."""
     return Layout(tuple(_field(name, tensor) for name, tensor in tensors(module).items()))
 
 
 def _field(name: str, tensor: Tensor) -> Field:
     trained = tensor.requires_grad
     if tensor.is_complex() or (trained and tensor.dtype != torch.float32):
-        raise ConfigError(f"tensor {name!r} is {tensor.dtype}; a model's parameters must be float32")
+        raise ConfigError(f"tensor {name!r} has type {tensor.dtype}; a model's parameters must be float32")
     return Field(name, tuple(tensor.shape), trained=trained, integer=not tensor.is_floating_point())
 
 
 def write(parts: Sequence[Tensor], vector: Tensor) -> None:
-    """Set tensors from a flat vector, in place: so a memory format is kept."""
+    """Set tensors from a flat vector in place, which keeps the memory format."""
     sizes = [part.numel() for part in parts]
     if vector.shape != (sum(sizes),):
         raise ConfigError(f"the model has {sum(sizes)} numbers, got a vector of shape {tuple(vector.shape)}")
@@ -208,13 +205,13 @@ def write(parts: Sequence[Tensor], vector: Tensor) -> None:
 
 
 def read(parts: Sequence[Tensor]) -> Tensor:
-    """The flat vector of tensors, as a copy."""
+    """Return the flat vector of tensors, as a copy."""
     flat = [part.detach().reshape(-1).float() for part in parts]
     return torch.cat(flat) if flat else torch.zeros(0)
 
 
 def initial_model(architecture: Architecture, *, seed: int) -> Vector:
-    """The seeded start M_0 of an architecture; torch's global generator is left as it was."""
+    """Return the seeded initial model M_0; torch's global generator is unchanged."""
     module = architecture.seeded(int(rng_for(seed, "initial").integers(2**62)))
     start: Vector = read(list(tensors(module).values())).numpy()
     return start
@@ -224,19 +221,19 @@ HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backwa
 
 
 def only_plain_layers(module: nn.Module, kinds: Container[type[nn.Module]]) -> TypeGuard[nn.Sequential]:
-    """A Sequential of layers of these kinds as torch makes them, every weight of its own and trained."""
+    """Return whether this is a Sequential of unmodified layers of these types, with own, trained weights."""
     if type(module) is not nn.Sequential or any(type(step) not in kinds for step in module):
         return False
     return all(map(as_made, module.modules())) and _weights_of_its_own(module)
 
 
 def as_made(module: nn.Module) -> bool:
-    """Without hooks, and no function put in place of its own."""
+    """Return whether a module has no hooks and its own ``forward``."""
     return "forward" not in vars(module) and not any(getattr(module, hooks) for hooks in HOOKS)
 
 
 def _weights_of_its_own(module: nn.Sequential) -> bool:
-    """Weights and biases alone, each at one place, none frozen or watched."""
+    """Return whether there are only weights and biases, each used once, none frozen or hooked."""
     owned = [each for step in module for each in step.named_parameters()]
     if any(name not in ("weight", "bias") for name, _ in owned) or any(True for _ in module.buffers()):
         return False

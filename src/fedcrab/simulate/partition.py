@@ -1,6 +1,6 @@
-"""Which client has which training examples: seeded, each example at most once, no client without any.
+"""Splits training examples among clients: seeded, each example at most once, at least one per client.
 
-Every partition is a tuple of index arrays, one a client, into the training part of a data set.
+A partition is a tuple of index arrays, one per client, into the training part of a data set.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Labels = NDArray[np.int64]
 
 
 def iid(labels: Labels, *, clients: int, seed: int) -> Parts:
-    """Examples dealt out at random, to within one the same number each."""
+    """Distribute the examples at random, in equal numbers up to one."""
     _check(labels, clients)
     return _sorted(np.array_split(rng_for(seed, "partition").permutation(len(labels)), clients))
 
 
 def dirichlet(labels: Labels, *, clients: int, concentration: float, seed: int) -> Parts:
-    """Each class spread over the clients by shares drawn from Dirichlet(concentration).
+    """Distribute each class among the clients by shares drawn from Dirichlet(concentration).
 
-    Near 0 each class sits with one client, at infinity all clients have the same mixture. A client that
-    the draw leaves with nothing gets one example of the client with the most.
+    Near 0, each class belongs to one client; at infinity, all clients have the same mixture. A client without
+    examples gets one from the client with the most.
     """
     _check(labels, clients)
     if not concentration > 0:
@@ -45,9 +45,9 @@ def dirichlet(labels: Labels, *, clients: int, concentration: float, seed: int) 
 
 
 def shards(labels: Labels, *, clients: int, classes_each: int, seed: int) -> Parts:
-    """Examples sorted by class and cut into clients x classes_each shards, as many shards for each client.
+    """Sort the examples by class, cut them into clients x classes_each shards, and give each client as many.
 
-    So a client sees about ``classes_each`` classes (McMahan et al., AISTATS 2017, have 2).
+    So a client sees about ``classes_each`` classes (McMahan et al., AISTATS 2017, use 2).
     """
     _check(labels, clients * max(classes_each, 1))
     if classes_each < 1:
@@ -60,34 +60,34 @@ def shards(labels: Labels, *, clients: int, classes_each: int, seed: int) -> Par
 
 
 def power_law(labels: Labels, *, clients: int, exponent: float, seed: int) -> Parts:
-    """Sizes falling as rank^-exponent, in random order, mixtures alike; 0 is the same size for all."""
+    """Give clients sizes that fall as rank^-exponent, in random order, with equal mixtures."""
     _check(labels, clients)
     if not exponent >= 0:
         raise ConfigError(f"exponent must be 0 or more, got {exponent}")
     rng = rng_for(seed, "partition")
     sizes = rng.permutation(np.arange(1, clients + 1, dtype=np.float64) ** -exponent)
-    spare = len(labels) - clients  # everyone has one example first
+    spare = len(labels) - clients  # every client gets one example first
     cuts = np.floor(np.cumsum(sizes / sizes.sum()) * spare).astype(np.int64) + np.arange(1, clients + 1)
     return _sorted(np.split(rng.permutation(len(labels)), cuts[:-1]))
 
 
 def limited(parts: Parts, *, most: int, seed: int) -> Parts:
-    """The same partition with at most ``most`` examples per client, drawn at random."""
+    """Return the same partition with at most ``most`` examples per client, drawn at random."""
     if most < 1:
-        raise ConfigError(f"a client keeps 1 example or more, got a limit of {most}")
+        raise ConfigError(f"the limit must be at least 1 example per client, got {most}")
     return _sorted(
         [rng_for(seed, "limit", client).permutation(part)[:most] for client, part in enumerate(parts)]
     )
 
 
 def counts(labels: Labels, parts: Parts, *, classes: int) -> NDArray[np.int64]:
-    """How many examples of each class each client has: (clients, classes)."""
+    """Return how many examples of each class each client has: (clients, classes)."""
     return np.array([np.bincount(labels[part], minlength=classes) for part in parts], np.int64)
 
 
 def _check(labels: Labels, needed: int) -> None:
     if needed < 1:
-        raise ConfigError("a partition needs 1 client or more")
+        raise ConfigError("a partition needs at least 1 client")
     if needed > len(labels):
         raise ConfigError(
             f"{len(labels)} training examples are too few for {needed} parts; ask for fewer clients"

@@ -1,4 +1,4 @@
-"""What a flat model predicts, and how far two models differ in it."""
+"""Predictions of flat models, and how much two models differ in them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedcrab.simulate.models import Architecture, read, tensors, write
 from fedcrab.types import Vector
 
 BATCH = 256
-FEW = 1024  # examples: a probe's; threads that wait for one another cost more than they give
-SMALL = 32  # examples of a step of descent
+FEW = 1024  # examples of a probe: for so few, threads cost more than they save
+SMALL = 32  # examples per step of descent
 LogProbabilities = NDArray[np.float32]
 
 
 class Predictor:
-    """The module of an architecture, in evaluation mode, for any number of flat models."""
+    """The module of an architecture in evaluation mode, for any number of flat models."""
 
     def __init__(self, architecture: Architecture, *, device: str = "cpu") -> None:
         module = architecture.build()
@@ -37,7 +37,7 @@ class Predictor:
         self._shape = architecture.shape
 
     def log_probabilities(self, model: Vector, x: Images) -> LogProbabilities:
-        """The logarithm of the softmax output: (examples, classes)."""
+        """Return the logarithms of the softmax output: (examples, classes)."""
         if np.shape(x)[1:] != self._shape:
             raise ConfigError(f"the model takes examples of shape {self._shape}, got {np.shape(x)[1:]}")
         write(self._tensors, torch.tensor(model))
@@ -54,7 +54,7 @@ class Predictor:
         return scores
 
     def predict(self, model: Vector, x: Images) -> NDArray[np.float32]:
-        """The softmax output: (examples, classes)."""
+        """Return the softmax output: (examples, classes)."""
         return np.exp(self.log_probabilities(model, x))
 
     def descended(
@@ -66,9 +66,9 @@ class Predictor:
         temperature: float,
         rate: float,
     ) -> Vector:
-        """The model after descending τ²·KL(goal ‖ own) at temperature τ, batch by batch in this order.
+        """Return the model after descending τ²·KL(goal ‖ own) at temperature τ, batch by batch in this order.
 
-        ``goal`` are log-probabilities: up to a constant for each example, these are the scores.
+        ``goal`` are log-probabilities, which equal the scores up to a constant per example.
         """
         write(self._tensors, torch.tensor(model))
         with torch.enable_grad():
@@ -86,25 +86,25 @@ class Predictor:
         return np.array(read(self._tensors).cpu().numpy())
 
     def accuracy(self, model: Vector, x: Images, y: Labels) -> float:
-        """The share of examples whose likeliest class is their label."""
+        """Return the share of examples that are predicted correctly."""
         return float(np.mean(self.log_probabilities(model, x).argmax(1) == y))
 
 
 def cross_entropy(log_p: LogProbabilities, y: Labels) -> float:
-    """Mean of −log p of the label."""
+    """Return the mean of −log p of the label."""
     return float(-np.mean(log_p[np.arange(len(y)), y], dtype=np.float64))
 
 
 def kl_divergence(log_p: LogProbabilities, log_q: LogProbabilities) -> float:
-    """Mean over examples of KL(p ‖ q) = Σ_k p_k·log(p_k / q_k)."""
+    """Return the mean over examples of KL(p ‖ q) = Σ_k p_k·log(p_k / q_k)."""
     p = log_p.astype(np.float64)
     return float(np.mean(np.sum(np.exp(p) * (p - log_q), axis=1)))
 
 
 class Probe:
-    """The server's own examples: loss of a model, and divergence between two, each model evaluated once.
+    """The server's own examples: the loss of a model, and the divergence between two.
 
-    The last two models are remembered, since a round asks for its own and the one before.
+    The last two models are cached, because a round needs its own and the previous one.
     """
 
     def __init__(self, predictor: Predictor, x: Images, y: Labels) -> None:
@@ -113,27 +113,27 @@ class Probe:
 
     @property
     def examples(self) -> tuple[Images, Labels]:
-        """The examples and their labels."""
+        """Return the examples and their labels."""
         return self._x, self._y
 
     def loss(self, model: Vector) -> float:
-        """F(model): mean cross-entropy on the probe set."""
+        """Return F(model): the mean cross-entropy on the probe set."""
         return cross_entropy(self._log_probabilities(model), self._y)
 
     def accuracy(self, model: Vector) -> float:
-        """The share of the probe set that the model gets right."""
+        """Return the share of the probe set that is predicted correctly."""
         return float(np.mean(self._log_probabilities(model).argmax(1) == self._y))
 
     def divergence(self, before: Vector, after: Vector) -> float:
-        """D = mean over the probe set of KL(p_before ‖ p_after)."""
+        """Return D: the mean over the probe set of KL(p_before ‖ p_after)."""
         return kl_divergence(self._log_probabilities(before), self._log_probabilities(after))
 
     def distil(
         self, student: Vector, teacher: Vector, *, temperature: float, rate: float, epoch: int
     ) -> Vector:
-        """The student after one epoch of plain descent towards the teacher's outputs on the probe inputs.
+        """Return the student after one epoch of descent towards the teacher's outputs on the probe inputs.
 
-        The loss is τ²·KL(softmax(teacher/τ) ‖ softmax(student/τ)); batches are drawn by the epoch alone.
+        The loss is τ²·KL(softmax(teacher/τ) ‖ softmax(student/τ)). The batches depend on the epoch only.
         """
         order = rng_for(epoch, "distil").permutation(len(self._x))
         goal = self._predictor.log_probabilities(teacher, self._x)

@@ -1,8 +1,7 @@
-"""A worker: does jobs one after the other until the process that started it is gone.
+"""A worker process: runs jobs until the process that started it ends.
 
-How the fleet and its workers talk: JSON, its length before it, descriptors of shared memory beside it.
-
-What is handed to a worker, and the doing of it: the same code in a worker and in the caller's process.
+The fleet and its workers exchange JSON messages, each after its length, with descriptors of shared memory.
+Jobs are run by the same code in a worker and in the caller's process.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Message = dict[str, Any]
 
 
 def send(channel: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
-    """Send one message; descriptors travel with its head."""
+    """Send one message; the descriptors are sent with its header."""
     body = json.dumps(message).encode()
     head = HEAD.pack(len(body), len(descriptors))
     if descriptors:
@@ -46,7 +45,7 @@ def send(channel: socket.socket, message: Message, descriptors: Sequence[int] = 
 
 
 def receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
-    """The next message and its descriptors; None when the other end is gone."""
+    """Return the next message and its descriptors; None when the other end has closed."""
     head, descriptors, _, _ = socket.recv_fds(channel, HEAD.size, MOST_DESCRIPTORS)
     rest = _exactly(channel, HEAD.size - len(head)) if head else None
     if rest is None:
@@ -66,7 +65,7 @@ def _exactly(channel: socket.socket, size: int) -> bytes | None:
     return bytes(pieces)
 
 
-Arrays = Mapping[int, list[NDArray[np.generic]]]  # by the number of the shared memory they are in
+Arrays = Mapping[int, list[NDArray[np.generic]]]  # by the number of their shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class ClientJob:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Clients to train from the model in shared memory ``call``, which takes their updates too."""
+    """Clients to train from the model in shared memory ``call``, which also receives their updates."""
 
     call: int
     round: int
@@ -90,22 +89,22 @@ class Job:
     shares: tuple[ClientJob, ...]
 
     def memories(self) -> set[int]:
-        """The shared memory that it needs."""
+        """The shared memory that the job needs."""
         return {self.call, *(share.memory for share in self.shares)}
 
     def to_message(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return asdict(self)
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Job:
-        """The inverse of ``to_message``."""
+        """Return the job that :meth:`to_message` wrote."""
         shares = tuple(ClientJob(**share) for share in message["shares"])
         return cls(message["call"], message["round"], message["epochs"], shares)
 
 
 class JobRunner:
-    """Where jobs are done: one module and its engine, on one thread."""
+    """Runs jobs: one module and its engine, on one thread."""
 
     def __init__(
         self, architecture: Architecture, local: LocalTraining, *, seed: int, workplace: Workplace
@@ -116,7 +115,7 @@ class JobRunner:
 
     @property
     def together(self) -> int:
-        """How many clients gain from being in one job."""
+        """How many clients should be in one job."""
         return self._engine.together
 
     def run(self, job: Job, arrays: Arrays) -> None:
@@ -143,9 +142,9 @@ def _sentence(job: Job, problem: Exception) -> str:
 
 
 def split_clients(counts: Sequence[int], *, together: int, workers: int) -> list[list[int]]:
-    """Places of clients cut into jobs, the costliest first, so that idle workers even out at the end.
+    """Return the positions of clients as jobs, the largest first, so that workers finish together.
 
-    Neighbours in size go together, as an engine that stacks them likes it.
+    Clients of similar size are put together, which suits engines that stack them.
     """
     order = sorted(range(len(counts)), key=lambda place: (-counts[place], place))
     if workers < 2:
@@ -189,7 +188,7 @@ def main(descriptor: int) -> None:
 
 
 def _listen(channel: socket.socket, inbox: Inbox) -> None:
-    """Pass messages on; leave at once, even from within a job, when the other end is gone."""
+    """Pass messages on; exit at once, even during a job, when the other end closes."""
     try:
         while (received := receive(channel)) is not None:
             inbox.put(received)
@@ -204,7 +203,7 @@ def _bench(message: Message) -> JobRunner:
     bench = JobRunner(architecture, local, seed=message["seed"], workplace=workplace)
     if bench.frozen != message["frozen"]:
         raise ConfigError(
-            f"model {architecture.name!r}: its frozen parameters are others in every process; load them from "
+            f"model {architecture.name!r}: its frozen parameters differ between processes; load them from "
             "a file, or draw them with torch alone, which is seeded"
         )
     return bench

@@ -1,8 +1,8 @@
 """The worker processes of a fleet, one thread each.
 
-They are programs of their own, neither forks (unsafe once torch has threads) nor spawned copies of the
-caller's script (which would have to be written for it). They hold nothing but their end of a socket: when
-this process ends, in whatever way, they see it close and leave.
+They are separate programs: neither forks (unsafe once torch has threads) nor spawned copies of the caller's
+script (which would have to support that). They only have their end of a socket: when this process ends, in
+any way, the socket closes and they exit.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from fedcrab.simulate.worker import main; main(int(sys.argv[1]))"
 )
-# Tensors of a few megabytes come and go with every batch; by default the C library hands their pages back
-# to the system each time and faults them in again.
+# Every batch allocates and frees tensors of a few megabytes. By default the C library returns their pages to
+# the system each time, and has to request them again.
 KEEP_PAGES = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 
 
 class _Worker:
-    """One process, and what it has been told so far."""
+    """One process, and what it has been sent so far."""
 
     def __init__(self, greeting: Message) -> None:
         self.channel, theirs = socket.socketpair()
@@ -47,7 +47,7 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**KEEP_PAGES, **os.environ},
-                process_group=0,  # Ctrl-C is for the caller, who then lets the workers go
+                process_group=0,  # Ctrl-C goes to the caller, which then stops the workers
             )
         send(self.channel, greeting)
 
@@ -61,7 +61,7 @@ class _Worker:
         self.known = (self.known | set(fresh)) - set(gone)
 
     def answer(self) -> None:
-        """Take the answer to a job; a problem becomes an error here, and so does no answer."""
+        """Receive the answer to a job; raise if there was a problem, or no answer."""
         received = receive(self.channel)
         if received is None:
             raise BrokenPipeError
@@ -70,7 +70,7 @@ class _Worker:
 
 
 class Workers:
-    """Processes that do jobs; started when first needed, and again after an interrupted round."""
+    """Processes that run jobs; started on first use, and again after an interrupted round."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Workers:
         *,
         seed: int,
         workplace: Workplace,
-        frozen: str,  # the hash of what is no part of the model's vector
+        frozen: str,  # the hash of the frozen parameters
     ) -> None:
         self.count, self._lock = count, threading.Lock()
         self._greeting: Message = {
@@ -94,7 +94,7 @@ class Workers:
         weakref.finalize(self, _let_go, self._started, os.getpid())
 
     def run(self, jobs: Sequence[Job], shared: Mapping[int, Shared]) -> None:
-        """Do all jobs, each by the first worker that is free; ``shared`` is all memory still in use."""
+        """Run all jobs, each on the first free worker; ``shared`` is all memory still in use."""
         with self._lock:
             try:
                 self._start(min(self.count, len(jobs)))
@@ -102,10 +102,10 @@ class Workers:
             except (BrokenPipeError, ConnectionResetError) as problem:
                 self.close()
                 raise FedcrabError(
-                    "a worker of the simulator ended in the middle of a round, perhaps out of memory; "
-                    "take fewer workers"
+                    "a worker of the simulator ended during a round, perhaps because it ran out of memory; "
+                    "use fewer workers"
                 ) from problem
-            except BaseException:  # also Ctrl-C: jobs are under way whose answers nobody will want
+            except BaseException:  # including Ctrl-C: nobody will collect the answers of the running jobs
                 self.close()
                 raise
 
@@ -129,26 +129,26 @@ class Workers:
                         busy.unregister(key.fileobj)
 
     def _take(self, waiting: dict[int, Job], place: int) -> Job:
-        """The first of the jobs that fall to this worker in every round, else the last of any.
+        """Return the first of the jobs that this worker gets in every round; otherwise the last of any.
 
-        It may have kept what it made of those clients' examples; of others' jobs it takes the same few, the
-        least, in every round.
+        It may have cached data of those clients. From other workers' jobs it takes the same few, the
+        smallest, in every round.
         """
         own = (number for number in waiting if number % len(self._started) == place)
         return waiting.pop(next(own, next(reversed(waiting))))
 
     def close(self) -> None:
-        """End the processes; the next job starts new ones."""
+        """Stop the processes; the next job starts new ones."""
         _let_go(self._started, os.getpid())
 
 
 def _let_go(workers: list[_Worker], owner: int) -> None:
     for worker in workers:
         worker.channel.close()
-    for worker in workers if os.getpid() == owner else []:  # a fork of this process has no say
+    for worker in workers if os.getpid() == owner else []:  # a fork of this process must not stop them
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(timeout=0.5)
             continue
-        worker.process.kill()  # one still importing, or deep in a long operation
+        worker.process.kill()  # still importing, or in a long operation
         worker.process.wait()
     workers.clear()

@@ -1,4 +1,4 @@
-"""Which engine trains which module."""
+"""Chooses the engine that trains a module."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def engine_for(
     shape: Sequence[int] = (),
     workplace: Workplace | None = None,
 ) -> Engine:
-    """The fastest engine that computes what the plain loop computes for this module.
+    """Return the fastest engine that computes the same as the plain loop for this module.
 
-    ``shape`` is that of an example, without which the fastest one for CNNs cannot be made. The fast ones are
-    made for processors; any other device has the plain loop.
+    ``shape`` is the shape of an example; the fastest engine for CNNs needs it. The fast engines are for CPUs;
+    other devices use the plain loop.
     """
     workplace = workplace or Workplace()
     if workplace.device != "cpu":
@@ -51,7 +51,7 @@ def engine_for(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Train on one thread: what a sum rounds to can depend on how many share it."""
+    """Train on one thread, because rounding can depend on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,17 +1,12 @@
-"""Which CNNs can be computed with the batch innermost, and of which layers.
+"""Small CNNs, one client after the other.
 
-A convolution, its ReLU and its pooling in either order; two or more of such; then linear layers with ReLU
-between. Bias and ReLU come after the pooling, with which they commute, on a quarter of the numbers.
+Two rewritings are used; neither changes the function:
 
-A CNN with the batch innermost, without autograd.
-
-Plain CNNs, with autograd but laid out for the processor.
-
-Two rewritings, neither of which changes the function: tensors in channels_last, which the convolutions
-and the pooling on a processor prefer by far (a first layer of one channel most of all), and ReLU after
-max-pooling in place of before it (they commute, and it then has a quarter of the work).
-
-Small CNNs, one client after the other.
+- The batch is the innermost dimension, without autograd. Supported are two or more convolutions, each with
+  ReLU and pooling in either order, then linear layers with ReLU between. Bias and ReLU commute with pooling
+  and come after it, on a quarter of the numbers.
+- Other plain CNNs use autograd, with tensors in channels_last and ReLU after max-pooling. Convolutions and
+  pooling on a CPU are much faster in channels_last, most of all a first layer with one channel.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class BatchLast:
-    """A CNN, for the engine of CNNs: the first convolution, and all that follows."""
+    """A CNN with the batch innermost: the first convolution, and the layers that follow."""
 
     def __init__(self, first: UnfoldedConvolution, rest: Sequence[CnnLayer]) -> None:
         self._first, self._rest = first, rest
@@ -41,7 +36,7 @@ class BatchLast:
         self.as_torch = first.as_torch + [weight for layer in rest for weight in layer.as_torch]
 
     def gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor]:
-        """Of the mean cross-entropy of a batch, for every weight."""
+        """Return the gradients of a batch's mean cross-entropy, one per weight."""
         gradient, found = _of_cross_entropy(self._logits(x), y), []
         for layer in reversed(self._rest):
             gradient, of_weights = layer.backward(gradient)
@@ -57,7 +52,7 @@ class BatchLast:
 
 
 def _of_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """(softmax − 1 at the label) / batch."""
+    """Return (softmax − 1 at the label) / batch."""
     n = len(y)
     gradient = torch.softmax(logits, 0)
     gradient.scatter_add_(0, y[None], torch.full((1, n), -1.0))
@@ -70,7 +65,7 @@ PATTERN = re.compile("(cp?r?){2,}fl(rl)*")
 
 
 def batch_last(network: nn.Sequential, shape: Sequence[int]) -> BatchLast | None:
-    """A rewritten CNN for examples of a shape, or None where this cannot be done or does not pay."""
+    """Return a rewritten CNN for examples of a shape, or None if that is impossible or not faster."""
     kinds = "".join(LETTERS[type(step)] for step in network)
     if not PATTERN.fullmatch(kinds) or not all(map(_plain, network)):
         return None
@@ -84,7 +79,7 @@ def batch_last(network: nn.Sequential, shape: Sequence[int]) -> BatchLast | None
 
 
 def _plain(step: nn.Module) -> bool:
-    """Whether a step is as it is by default in all that the layers here do not know."""
+    """Return whether a layer has the default settings for everything that is not supported here."""
     if isinstance(step, nn.Conv2d):
         known = (step.stride, step.dilation, step.groups, step.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
         return known and not isinstance(step.padding, str)
@@ -95,9 +90,9 @@ def _plain(step: nn.Module) -> bool:
 
 
 def _shapes(network: nn.Sequential, shape: Sequence[int]) -> list[Shape] | None:
-    """What each step is given, with 1 × 1 pixels after flattening; None if such examples do not go through.
+    """Return the input shape of each layer, 1 × 1 pixels after flattening; None if such examples do not fit.
 
-    The module will say why when it is used.
+    The module itself will report the error when it is used.
     """
     if len(shape) != 3:
         return None
@@ -119,7 +114,7 @@ def _convolutions(network: nn.Sequential, shapes: list[Shape]) -> list[tuple[nn.
 
 
 def _after(network: nn.Sequential, shapes: list[Shape]) -> Iterator[CnnLayer]:
-    """The layers after the first convolution, the bias of each where its pooling, if it has one, is done."""
+    """Yield the layers after the first convolution; each bias comes after its pooling, if any."""
     waiting: nn.Conv2d | None = None
     for place, step in enumerate(network):
         if waiting is not None and not isinstance(step, nn.MaxPool2d):
@@ -132,7 +127,7 @@ def _after(network: nn.Sequential, shapes: list[Shape]) -> Iterator[CnnLayer]:
 
 
 def _layer(step: nn.Module, given: Shape) -> CnnLayer:
-    """The layer for a step; a linear one is told the shape before its flattening."""
+    """Return the layer for a step; a linear layer needs the shape before flattening."""
     if isinstance(step, nn.Conv2d):
         return FourierConvolution(step, given)
     if isinstance(step, nn.Linear):
@@ -144,7 +139,7 @@ KNOWN = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.Flatten, nn.Linear)
 
 
 def rewritten(module: nn.Module) -> nn.Sequential | None:
-    """The same function in channels_last with pooling before ReLU, or None for what is not a plain CNN."""
+    """Return the same function in channels_last with pooling before ReLU; None if not a plain CNN."""
     if not only_plain_layers(module, KNOWN) or not any(isinstance(step, nn.Conv2d) for step in module):
         return None
     steps = [copy.deepcopy(step) for step in module]
@@ -155,7 +150,7 @@ def rewritten(module: nn.Module) -> nn.Sequential | None:
 
 
 def in_channels_last(module: Module) -> Module:
-    """The same module, the weights of its convolutions with channels innermost in memory."""
+    """Return the same module, with channels innermost in the weights of its convolutions."""
     for parameter in module.parameters():
         if parameter.dim() == 4:
             parameter.data = channels_last(parameter.data)
@@ -167,9 +162,9 @@ CONTAINERS = (nn.Sequential, Residual)
 
 
 def takes_channels_last(module: nn.Module) -> bool:
-    """Whether a module has convolutions, and nothing in it sees how numbers lie in memory.
+    """Return whether a module has convolutions, and nothing in it depends on the memory layout.
 
-    A user's own ``forward`` may: after a convolution in channels_last ``x.view(n, -1)`` fails.
+    A user's own ``forward`` may: after a convolution in channels_last, ``x.view(n, -1)`` fails.
     """
     steps = list(module.modules())
     known = all(type(step) in (*BLIND, *CONTAINERS) and as_made(step) for step in steps)
@@ -177,10 +172,10 @@ def takes_channels_last(module: nn.Module) -> bool:
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """The images with channels innermost in memory, and strides that say so.
+    """Return the images with channels innermost in memory, and matching strides.
 
-    With one channel both layouts are the same bytes and torch keeps the strides of the other one, by which
-    the slow kernels would be chosen; so the strides are set by hand.
+    With one channel both layouts have the same bytes, and torch keeps the strides of the other one, which
+    would select the slow kernels. So the strides are set by hand.
     """
     n, c, h, w = images.shape
     packed = images.permute(0, 2, 3, 1).contiguous()
@@ -188,7 +183,7 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 class ChannelsLast:
-    """A rewritten CNN, for the engine of CNNs."""
+    """A rewritten CNN in channels_last."""
 
     def __init__(self, module: nn.Sequential) -> None:
         self._module = module
@@ -196,37 +191,37 @@ class ChannelsLast:
         self.as_torch = self.weights
 
     def gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor]:
-        """Of the mean cross-entropy of a batch, for every weight."""
+        """Return the gradients of a batch's mean cross-entropy, one per weight."""
         loss = nn.functional.cross_entropy(self._module(channels_last(x)), y)
         return torch.autograd.grad(loss, self.weights)
 
 
-FROM = 16  # examples in a batch: with fewer, transforming the kernels costs more than it saves
+FROM = 16  # examples per batch; with fewer, transforming the kernels costs more than it saves
 
 
 class Network(Protocol):
-    """A CNN whose weights may lie in memory in an order of its own."""
+    """A CNN whose weights may have their own order in memory."""
 
     @property
     def weights(self) -> Sequence[Tensor]:
-        """The weights as they lie in memory, in the order of the module's parameters."""
+        """The weights as they are in memory, in the order of the module's parameters."""
         ...
 
     @property
     def as_torch(self) -> Sequence[Tensor]:
-        """The same memory, each weight's numbers in the order torch has them."""
+        """The same memory, with the numbers of each weight in torch's order."""
         ...
 
     def gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor]:
-        """Of the mean cross-entropy of a batch, for every weight, as they lie in memory."""
+        """Return the gradients of a batch's mean cross-entropy, one per weight, in the order in memory."""
         ...
 
 
 class CnnEngine:
-    """Trains a CNN; the result is that of the plain loop on the module up to rounding.
+    """Trains a CNN; the result equals that of the plain loop up to rounding.
 
-    ``for_large`` computes it for clients whose batches have FROM examples or more, if there is such a
-    network. Which one a client gets depends on the client alone, so its bits do too.
+    ``for_large``, if there is one, trains clients whose batches have FROM examples or more. The choice
+    depends on the client only, and so do its bits.
     """
 
     together = 1
@@ -238,7 +233,7 @@ class CnnEngine:
         self._local, self._seed = local, seed
 
     def network_for(self, examples: int) -> Network:
-        """What trains a client with this many examples."""
+        """Return the network that trains a client with this many examples."""
         return self._for_large if min(examples, self._local.batch) >= FROM else self._network
 
     def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:

@@ -1,7 +1,7 @@
 """The layers of a CNN on images (height, width, channels, batch), each with its gradient.
 
-The batch is innermost: every step is then a product with a long side, or goes over contiguous numbers. A
-layer remembers of the last pass forward what its pass back needs, and changes its input where that is free.
+The batch is innermost, so every step is a product with a long side or runs over contiguous numbers. A layer
+stores what its backward pass needs from the last forward pass, and modifies its input if that is allowed.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ Backward = tuple[Tensor, list[Tensor]]  # gradients: of the input, of each weigh
 class CnnLayer(Protocol):
     """One step of a network."""
 
-    weights: list[Tensor]  # as they lie in memory
+    weights: list[Tensor]  # as they are in memory
     as_torch: list[Tensor]  # the same memory in torch's order
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output."""
+        """Return the output."""
         ...
 
     def backward(self, gradient: Tensor) -> Backward:
-        """From the gradient of the output."""
+        """Return the gradients, given that of the output."""
         ...
 
 
 def padding_of(convolution: nn.Conv2d) -> tuple[int, int]:
-    """How many rows and columns of 0 are put around the images."""
+    """Return how many rows and columns of zeros are put around the images."""
     assert not isinstance(convolution.padding, str)
     return convolution.padding[0], convolution.padding[1]
 
 
 class UnfoldedConvolution:
-    """A first convolution, without its bias, of few channels: a product for every row of the output.
+    """A first convolution with few channels, without its bias: one product per row of the output.
 
-    Pixels are repeated for every column of the kernel; its rows are then windows on the same memory.
+    Pixels are repeated for every column of the kernel. Its rows are then windows into the same memory.
     """
 
     def __init__(self, convolution: nn.Conv2d, shape: Shape) -> None:
@@ -52,7 +52,7 @@ class UnfoldedConvolution:
         self._windows = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of images as torch has them: (batch, channels, height, width)."""
+        """Take images in torch's order: (batch, channels, height, width)."""
         height, width, outputs = self.shape
         self._windows = self._unfolded(x)
         flat = self.weights[0].view(1, outputs, -1).expand(height, -1, -1)
@@ -60,14 +60,14 @@ class UnfoldedConvolution:
         return rows.view(height, outputs, width, -1).transpose(1, 2)
 
     def backward(self, gradient: Tensor) -> list[Tensor]:
-        """The gradient of the weight; nobody needs that of the images."""
+        """Return the gradient of the weight; that of the images is not needed."""
         height, _, outputs = self.shape
         rows = gradient.transpose(1, 2).reshape(height, outputs, -1)
         by_row = torch.bmm(rows, self._windows.transpose(1, 2))
         return [by_row.sum(0).view(self.weights[0].shape)]
 
     def _unfolded(self, x: Tensor) -> Tensor:
-        """(rows of the output, kernel · channels, columns of the output · batch)."""
+        """Return (rows of the output, kernel · channels, columns of the output · batch)."""
         height, width, _ = self.shape
         (rows, columns), (above, beside) = self._kernel, self._padding
         n, channels = x.shape[:2]
@@ -82,7 +82,7 @@ class UnfoldedConvolution:
 
 
 class Pool:
-    """The largest of every 2 × 2 pixels; of equal ones the first takes the gradient, as in torch."""
+    """The maximum of each 2 × 2 pixels; among equal ones the first gets the gradient, as in torch."""
 
     def __init__(self, shape: Shape) -> None:
         self.weights: list[Tensor] = []
@@ -91,13 +91,13 @@ class Pool:
         self._x = self._sides = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """First over neighbours in a row, then over rows."""
+        """Reduce neighbours in a row first, then rows."""
         left, right = self._halves(x)
         self._x, self._sides = x, torch.maximum(left, right)
         return torch.maximum(self._sides[0::2], self._sides[1::2], out=torch.empty(*self.shape, x.shape[-1]))
 
     def backward(self, gradient: Tensor) -> Backward:
-        """The same way back; a last odd row or column has no part in it."""
+        """Reverse the two reductions; a last odd row or column gets no gradient."""
         sides = torch.empty_like(self._sides)
         _divide(gradient, self._sides[0::2], self._sides[1::2], sides[0::2], sides[1::2])
         before = torch.empty_like(self._x)
@@ -112,29 +112,29 @@ class Pool:
 
 
 def _divide(gradient: Tensor, first: Tensor, second: Tensor, to_first: Tensor, to_second: Tensor) -> None:
-    """Give each gradient to the larger of two, written in place."""
+    """Give each gradient to the larger of two values, in place."""
     torch.ge(first, second, out=to_first)
     to_first.mul_(gradient)
     torch.sub(gradient, to_first, out=to_second)
 
 
 class Bias:
-    """One number for each channel."""
+    """One number per channel."""
 
     def __init__(self, channels: int) -> None:
         self.weights = self.as_torch = [torch.empty(channels)]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Added in place."""
+        """Add the bias in place."""
         return x.add_(self.weights[0][:, None])
 
     def backward(self, gradient: Tensor) -> Backward:
-        """The sum over pixels and batch."""
+        """Return the sum over pixels and batch."""
         return gradient, [gradient.sum((0, 1, 3))]
 
 
 class Relu:
-    """What is below 0 becomes 0."""
+    """Sets negative values to 0."""
 
     def __init__(self) -> None:
         self.weights: list[Tensor] = []
@@ -142,12 +142,12 @@ class Relu:
         self._x = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """In place."""
+        """Apply it in place."""
         self._x = x.relu_()
         return self._x
 
     def backward(self, gradient: Tensor) -> Backward:
-        """Where the output is above 0."""
+        """Return the gradient where the output is above 0."""
         return torch.ops.aten.threshold_backward(gradient, self._x, 0), []
 
 
@@ -163,14 +163,14 @@ class Dense:
         self._x = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(outputs, batch)."""
+        """Return (outputs, batch)."""
         self._x = x
         weight, *bias = self.weights
         product = torch.mm(weight.flatten(1), x.view(-1, x.shape[-1]))
         return product.add_(bias[0][:, None]) if bias else product
 
     def backward(self, gradient: Tensor) -> Backward:
-        """Products with the transposes."""
+        """Return the products with the transposes."""
         weight, *bias = self.weights
         flat = self._x.view(-1, gradient.shape[-1])
         of_weight = torch.mm(gradient, flat.t()).view(weight.shape)

@@ -1,16 +1,15 @@
-"""The discrete Fourier transform of small real images, as a few products with small matrices.
+"""A convolution as products of spectra, with the discrete Fourier transform of small real images.
 
-With a dozen pixels a side that is faster than butterflies: many images are transformed at once, and they are
-the long side of every product. First come the rows: a real transform of H numbers has one or two real
-coefficients (frequency 0, and H/2 where H is even) and a pair for every other frequency. Then the columns: a
-real row has W // 2 + 1 complex coefficients, a pair of rows W. All others are conjugates of these.
+The transform is a few products with small matrices. For images of about a dozen pixels per side this is
+faster than an FFT: many images are transformed at once, and they are the long side of every product. The rows
+come first: a real transform of H numbers has one or two real coefficients (frequency 0, and H/2 if H is even)
+and a pair for every other frequency. Then come the columns: a real row has W // 2 + 1 complex coefficients, a
+pair of rows W. All others are conjugates of these.
 
-A convolution as products of spectra.
-
-A convolution of h × w pixels, taken where the kernel fits, is a circular one of period h × w, cut to where
-it does not wrap. There every frequency is a product of its own, over channels only: for 5 × 5 kernels a fifth
-of the multiplications, in the pass forward and in both passes back. The transforms are orthogonal up to a
-scale, so rounding errors do not grow in them.
+A convolution of h × w pixels, taken where the kernel fits, is a circular one of period h × w, cut to where it
+does not wrap. There, every frequency is its own product, over channels only. For 5 × 5 kernels this needs a
+fifth of the multiplications, in the forward pass and in both backward passes. The transforms are orthogonal
+up to a scale, so rounding errors do not grow.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ class Window:
     offset: tuple[int, int] = (0, 0)
 
     def angles(self, axis: int, frequencies: int) -> Matrix:
-        """2π · frequency · pixel / period, for the frequencies from 0 and the pixels of the window."""
+        """Return 2π · frequency · pixel / period, for the frequencies from 0 and the pixels of the window."""
         pixels = np.arange(self.size[axis]) + self.offset[axis]
         return 2 * np.pi * np.outer(np.arange(frequencies), pixels) / self.period[axis]
 
 
 class Transform:
-    """Of images (height, width, many) in a window, to (frequencies · 2, many), and its transpose.
+    """Maps images (height, width, many) in a window to (frequencies · 2, many); also its transpose.
 
     The two rows of a frequency are its real and imaginary part. With ``inverse`` the coefficients are
-    weighed so that the *transpose* is the inverse transform, cut to the window.
+    weighted so that the *transpose* is the inverse transform, cut to the window.
     """
 
     def __init__(self, window: Window, *, inverse: bool = False) -> None:
@@ -63,7 +62,7 @@ class Transform:
         self._back = [_float(matrix.T) for matrix in (rows, single, double)]
 
     def apply(self, images: Tensor) -> Tensor:
-        """The transform of (height, width, ...)."""
+        """Return the transform of (height, width, ...)."""
         h, w = self._size
         many = images.numel() // (h * w)
         rows = torch.mm(self._rows, images.reshape(h, w * many))
@@ -75,7 +74,7 @@ class Transform:
         return spectrum
 
     def transposed(self, spectrum: Tensor) -> Tensor:
-        """The transpose of the transform: (height, width, many)."""
+        """Return the transpose of the transform: (height, width, many)."""
         h, w = self._size
         many = spectrum.shape[-1]
         of_rows, single, double = self._back
@@ -87,19 +86,19 @@ class Transform:
         return torch.mm(of_rows, rows).view(h, w, many)
 
     def _of_rows(self, rows: Tensor, many: int) -> tuple[Tensor, Tensor]:
-        """The real rows, and the pairs of rows."""
+        """Return the real rows, and the pairs of rows."""
         real, pairs, w = self._real, self._pairs, self._size[1]
         return rows[:real].view(real, w, many), rows[real:].view(pairs, 2 * w, many)
 
     def _of_spectrum(self, spectrum: Tensor) -> tuple[Tensor, Tensor]:
-        """What is made of the real rows, and of the pairs."""
+        """Return the parts made from the real rows, and from the pairs."""
         real, pairs, half, width = self._real, self._pairs, self._half, self._width
         cut, many = 2 * half * real, spectrum.shape[-1]
         return spectrum[:cut].view(real, 2 * half, many), spectrum[cut:].view(pairs, 2 * width, many)
 
 
 def _rows(window: Window) -> Matrix:
-    """Real frequencies first, then cosine and minus sine of each other one."""
+    """Return the real frequencies first, then cosine and minus sine of each other one."""
     height = window.period[0]
     angles = window.angles(0, height // 2 + 1)
     real = [0] if height % 2 else [0, height // 2]
@@ -108,13 +107,13 @@ def _rows(window: Window) -> Matrix:
 
 
 def _single(window: Window) -> Matrix:
-    """Real columns to real and imaginary parts."""
+    """Map real columns to real and imaginary parts."""
     angles = window.angles(1, window.period[1] // 2 + 1)
     return np.stack([np.cos(angles), -np.sin(angles)], axis=1).reshape(-1, window.size[1])
 
 
 def _double(window: Window) -> Matrix:
-    """Complex columns, all real parts before all imaginary ones, to real and imaginary parts."""
+    """Map complex columns, all real parts before all imaginary ones, to real and imaginary parts."""
     angles = window.angles(1, window.period[1])
     cos, sin = np.cos(angles), np.sin(angles)
     real, imaginary = np.hstack([cos, sin]), np.hstack([-sin, cos])
@@ -122,7 +121,7 @@ def _double(window: Window) -> Matrix:
 
 
 def _multiplicity(period: int) -> NDArray[np.int64]:
-    """How often each frequency up to the half occurs in a real signal: twice, but 0 and the half once."""
+    """Return how often each frequency up to half occurs in a real signal: twice, but 0 and half once."""
     frequencies = np.arange(period // 2 + 1)
     return np.where((frequencies == 0) | (2 * frequencies == period), 1, 2)
 
@@ -131,11 +130,11 @@ def _float(matrix: Matrix) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(matrix, dtype=np.float32))
 
 
-LEAST_GAIN = 3  # times fewer multiplications, from where it is the faster one in practice
+LEAST_GAIN = 3  # times fewer multiplications, from which it is faster in practice
 
 
 def fourier_is_faster(convolution: nn.Conv2d, shape: Shape) -> bool:
-    """Whether this takes few enough multiplications, per pixel and image, of one step of training."""
+    """Return whether this needs few enough multiplications, per pixel and image, in one training step."""
     (above, beside), (height, width, _) = padding_of(convolution), shape
     outputs, inputs, rows, columns = convolution.weight.shape
     transforms = 2 * (inputs + outputs) * ((height + 2 * above) + 2 * (width + 2 * beside))
@@ -162,11 +161,11 @@ class FourierConvolution:
 
     @property
     def frequencies(self) -> int:
-        """How many products there are."""
+        """The number of products."""
         return self._before.frequencies
 
     def forward(self, x: Tensor) -> Tensor:
-        """Ŷ = conj(Ŵ) X̂ at every frequency."""
+        """Return Ŷ = conj(Ŵ) X̂ at every frequency."""
         n = x.shape[-1]
         self._images = self._before.apply(x).view(self.frequencies, 2 * self._inputs, n)
         self._kernels = self._conjugates()
@@ -174,7 +173,7 @@ class FourierConvolution:
         return self._after.transposed(spectrum.view(-1, self._outputs * n)).view(*self.shape, n)
 
     def backward(self, gradient: Tensor) -> Backward:
-        """The transposes of all that, for the weights and for the input."""
+        """Return the gradients of the weights and of the input, by transposes."""
         n = gradient.shape[-1]
         spectrum = self._after.apply(gradient).view(self.frequencies, 2 * self._outputs, n)
         weight = self._of_weight(torch.bmm(spectrum, self._images.transpose(1, 2)))
@@ -183,7 +182,7 @@ class FourierConvolution:
         return before.view(*before.shape[:2], self._inputs, n), [weight]
 
     def _conjugates(self) -> Tensor:
-        """At each frequency [[Re Ŵ, Im Ŵ], [−Im Ŵ, Re Ŵ]]: what takes (Re X̂, Im X̂) to that of conj(Ŵ) X̂."""
+        """Return, per frequency, [[Re Ŵ, Im Ŵ], [−Im Ŵ, Re Ŵ]], which maps (Re X̂, Im X̂) to conj(Ŵ) X̂."""
         f, k, c = self.frequencies, self._outputs, self._inputs
         real, imaginary = torch.mm(self._taps, self.weights[0].view(-1, k * c)).view(f, 2, k, c).unbind(1)
         whole = torch.empty(f, 2, k, 2, c)
@@ -194,7 +193,7 @@ class FourierConvolution:
         return whole.view(f, 2 * k, 2 * c)
 
     def _of_weight(self, whole: Tensor) -> Tensor:
-        """The gradient for the weight, from that for the matrices at each frequency."""
+        """Return the gradient of the weight, from that of the matrices at each frequency."""
         f, k, c = self.frequencies, self._outputs, self._inputs
         blocks = whole.view(f, 2, k, 2, c)
         parts = torch.empty(f, 2, k, c)

@@ -1,12 +1,9 @@
-"""Linear models and MLPs with many clients at once, without autograd.
+"""Linear models and MLPs: trains many clients at once, without autograd.
 
-Clients are stacked by falling number of examples, so that at every step those with a whole batch are
-neighbours, and those with a smaller last batch follow. The arithmetic of a step is in `stack`; where it is
-less work, the first layer is trained in its dual form (`dual_layer`).
-
-The examples of the clients of a stack, and their batches, all gathered by one call.
-
-A stack of clients trained as the layers are written: every layer's weight moves with every step.
+Clients are stacked by falling number of examples. So at every step those with a whole batch are neighbours,
+and those with a smaller last batch follow. ``mlp_step`` has the arithmetic of a step. Where it is less work,
+the first layer is trained in its dual form (``mlp_dual``); here, every layer's weight changes in every step.
+One call gathers the batches of all clients of a stack.
 """
 
 from __future__ import annotations
@@ -37,10 +34,10 @@ from fedcrab.simulate.models import only_plain_layers
 
 
 class Batches:
-    """The examples of the clients of a stack, each client's in the order of its first epoch.
+    """The examples of a stack's clients, each in the order of the client's first epoch.
 
-    So the batches of that epoch are where they are, and only later ones are gathered. A row of ``x`` is a
-    whole number of cache lines, so that every batch begins on one.
+    So the batches of that epoch are contiguous, and only later ones are gathered. A row of ``x`` is a whole
+    number of cache lines, so that every batch starts on one.
     """
 
     def __init__(
@@ -64,17 +61,17 @@ class Batches:
         self._shuffled = self._y[:, :, None]
 
     def first(self, clients: slice, rows: slice) -> tuple[Tensor, Tensor]:
-        """These rows of these clients in the order of the first epoch."""
+        """Return these rows of these clients in the order of the first epoch."""
         return self._x[clients, rows], self._y[clients, rows, None]
 
     def shuffle(self, orders: Sequence[Tensor]) -> None:
-        """Begin a later epoch, in which each client sees its examples in this order."""
+        """Start a later epoch, in which each client sees its examples in this order."""
         for place, order in enumerate(orders):
             torch.index_select(self._ranks[place], 0, order, out=self._places[place, : len(order)])
         self._shuffled = self._y.view(-1)[self._places][:, :, None]
 
     def gather(self, clients: slice, rows: slice) -> tuple[Tensor, Tensor]:
-        """These rows of these clients in the order of the epoch; the next call overwrites this one's x."""
+        """Return these rows of these clients in the order of the epoch; the next call overwrites x."""
         places = self._places[clients, rows].reshape(-1)
         x = self._room[: len(places)]
         torch.index_select(self._x.view(-1, x.shape[1]), 0, places, out=x)
@@ -122,12 +119,12 @@ class PrimalTraining:
 
 
 KNOWN = (nn.Flatten, nn.Linear, nn.ReLU)
-STACK_NUMBERS = 1 << 20  # in the models of one stack: 2 MB, about what stays in a core's caches
+STACK_NUMBERS = 1 << 20  # per stack of models: 2 MB, about what fits a core's caches
 LARGEST_STACK = 64
 
 
 def layers_of(module: nn.Module) -> list[LinearLayer] | None:
-    """The layers of a module that is linear layers with ReLU between, else None."""
+    """Return the layers of a module of linear layers with ReLU between, otherwise None."""
     if not only_plain_layers(module, KNOWN):
         return None
     steps = list(module)
@@ -149,7 +146,7 @@ def _placed(linears: list[nn.Linear]) -> list[LinearLayer]:
 
 
 class MlpEngine:
-    """Trains clients in stacks of a few; the result of each is that of the plain loop up to rounding."""
+    """Trains clients in small stacks; each result equals that of the plain loop up to rounding."""
 
     def __init__(
         self, layers: list[LinearLayer], local: LocalTraining, *, seed: int, cache_bytes: int
@@ -161,7 +158,7 @@ class MlpEngine:
 
     @property
     def together(self) -> int:
-        """As many models as stay in cache."""
+        """How many models fit the cache."""
         return max(1, min(LARGEST_STACK, STACK_NUMBERS // self._layers[-1].after))
 
     def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
@@ -176,13 +173,13 @@ class MlpEngine:
             (self._dual if stack[0].dual else self._primal).train(start, stack, drawn)
 
     def _largest(self, columns: int) -> int:
-        """How many clients with kernels of this width are stacked, at most; those of 0 have none."""
+        """Return how many clients with kernels of this width are stacked at most; width 0 means no kernel."""
         return min(LARGEST_STACK, self._dual.together(columns)) if columns else self.together
 
     def _learner(self, task: Task, *, finite: bool, epochs: int) -> StackMember:
-        """With the used features where the weights of others stay as they are, else with all.
+        """Return a member with only the used features if the other weights do not change, otherwise with all.
 
-        They do not under weight decay, nor where one is infinite: 0 times it is not 0.
+        They change with weight decay, or if one is infinite: 0 times infinity is not 0.
         """
         x = task.x.reshape(len(task.y), -1)
         if self._local.weight_decay or not finite:
@@ -195,7 +192,7 @@ class MlpEngine:
 
 
 def _stacks(learners: Sequence[StackMember], largest: Callable[[int], int]) -> Iterator[list[StackMember]]:
-    """Those of one kind, by falling number of examples, in stacks of as many as each kind may have."""
+    """Yield stacks of members of one kind, by falling number of examples."""
     ordered = sorted(learners, key=lambda each: (each.kind, -each.count))
     for (columns, _), alike in groupby(ordered, key=lambda each: each.kind):
         together = list(alike)

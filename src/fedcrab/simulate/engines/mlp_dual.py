@@ -1,20 +1,16 @@
-"""The first layer of stacked MLPs in its dual form: one product a step in place of two, and a shorter one.
+"""The first layer of stacked MLPs in its dual form: one shorter product per step instead of two.
 
 After some steps of SGD the layer's weight is W₀ − Σ dᵢ·xᵢᵀ, where dᵢ sums the errors at example i, each times
 its learning rate, and the bias is b₀ − Σ dᵢ. Its output at example j is then
 
     zⱼ = W₀·xⱼ + b₀ − Σ (xⱼ·xᵢ + 1)·dᵢ
 
-so with the kernel of the products xⱼ·xᵢ + 1, the same in every round, a step costs the sum alone: as many
-products an example and output as the client has examples, in place of twice as many as it has features.
-The weight itself is made once, at the end.
+The kernel of the products xⱼ·xᵢ + 1 is the same in every round, so a step only costs the sum: as many
+products per example and output as the client has examples, instead of twice as many as it has features. The
+weight itself is computed once, at the end. The layers above are trained as usual.
 
-A client's examples are laid out in the order of its first epoch: in that epoch the d of those not yet seen
-are 0, and the sum ends before them.
-
-A stack of clients whose first layer is trained in its dual form, those above it as they are written.
-
-A client in a stack, and who of a stack takes the next step together.
+A client's examples are stored in the order of its first epoch. In that epoch the d of unseen examples are 0,
+so the sum ends before them.
 """
 
 from __future__ import annotations
@@ -37,18 +33,18 @@ from fedcrab.simulate.engines.mlp_step import (
 )
 from fedcrab.simulate.engines.plain import LocalTraining, Task
 
-STEP = 32  # examples are filled up to a multiple of this, so that clients of about one size are stacked
+STEP = 32  # examples are padded to a multiple of this, so that clients of similar size can be stacked
 
 
 def columns_of(examples: int) -> int:
-    """The width of the kernel of this many examples."""
+    """Return the width of the kernel of this many examples."""
     return -(-examples // STEP) * STEP
 
 
 def kernel_of(x: Tensor, *, bias: bool) -> Tensor:
-    """The products of all examples with one another, with a feature that is always 1 if there is a bias.
+    """Return the products of all examples with each other, with a constant feature 1 if there is a bias.
 
-    Filled up with zeros to its columns, and to as many rows.
+    Padded with zeros to the kernel's width, and to as many rows.
     """
     columns, count = columns_of(len(x)), len(x)
     kernel = x.new_zeros(columns, columns)
@@ -60,7 +56,7 @@ def kernel_of(x: Tensor, *, bias: bool) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Views:
-    """What a step of some clients on this many rows of each works with; ``flat_`` has the rows of all."""
+    """The tensors for a step of some clients with this many rows each; ``flat_`` has the rows of all."""
 
     flat_products: Tensor
     products: Tensor
@@ -72,7 +68,7 @@ class _Views:
 
 
 class DualLayer:
-    """The first layer of the clients of a stack, and their labels."""
+    """The first layer of a stack's clients, and their labels."""
 
     def __init__(self, clients: int, columns: int, outputs: int, *, batch: int, room: Workspace) -> None:
         self._kernels, self._before, self._moved, self._products, self._z, self._error, self._rows = (
@@ -94,7 +90,7 @@ class DualLayer:
         self._views: dict[tuple[int, int, int], _Views] = {}
 
     def load(self, place: int, kernel: Tensor, before: Tensor, labels: Tensor, order: Tensor) -> None:
-        """Lay out a client: its kernel, W₀·x + b₀ of its examples, their labels."""
+        """Store a client: its kernel, W₀·x + b₀ of its examples, their labels."""
         count, columns = len(order), self._shape[1]
         begin = place * columns
         here, whole = slice(begin, begin + count), torch.arange(columns)
@@ -106,18 +102,18 @@ class DualLayer:
         self._ranks[place, order] = torch.arange(begin, begin + count)
 
     def shuffle(self, orders: Sequence[Tensor]) -> None:
-        """Begin a later epoch, in which each client sees its examples in this order."""
+        """Start a later epoch, in which each client sees its examples in this order."""
         for place, order in enumerate(orders):
             torch.index_select(self._ranks[place], 0, order, out=self._places[place, : len(order)])
         self._shuffled = self._labels[self._places][:, :, None]
 
     def moved(self, place: int, order: Tensor) -> Tensor:
-        """The d of each of a client's examples, which were laid out in this order."""
+        """Return the d of each of a client's examples, which were stored in this order."""
         laid = self._of_each(self._moved)[place, : len(order)]
         return torch.empty_like(laid).index_copy_(0, order, laid)
 
     def first_step(self, above: Stack, clients: slice, rows: slice, rate: float) -> None:
-        """A step of the first epoch, on the examples that follow those seen so far."""
+        """Make a step of the first epoch, on the next unseen examples."""
         views = self._at_work(clients, rows)
         views.z.copy_(self._of_each(self._before)[clients, rows])
         if rows.start:
@@ -127,7 +123,7 @@ class DualLayer:
         torch.mul(views.error, rate, out=views.moved[:, rows])
 
     def step(self, above: Stack, clients: slice, rows: slice, rate: float) -> None:
-        """A step of a later epoch, on these examples in its order."""
+        """Make a step of a later epoch, on these examples in its order."""
         views, at = self._at_work(clients, rows), self._places[clients, rows].reshape(-1)
         torch.index_select(self._kernels, 0, at, out=views.flat_products)
         torch.index_select(self._before, 0, at, out=views.flat_z)
@@ -137,11 +133,11 @@ class DualLayer:
         self._moved.scatter_add_(0, at[:, None].expand_as(errors), errors)
 
     def _of_each(self, flat: Tensor) -> Tensor:
-        """Rows of all clients, by client."""
+        """Return the rows of all clients, by client."""
         return flat.view(*self._shape, -1)
 
     def _at_work(self, clients: slice, rows: slice) -> _Views:
-        """Made once for every set of clients and number of rows."""
+        """Return the tensors for a step; made once per set of clients and number of rows."""
         key = (clients.start, clients.stop, rows.stop - rows.start)
         if key not in self._views:
             self._views[key] = self._make_views(clients, rows.stop - rows.start)
@@ -155,14 +151,14 @@ class DualLayer:
 
     @staticmethod
     def _learn(above: Stack, clients: slice, views: _Views, labels: Tensor) -> None:
-        """Through the ReLU, a step of the layers above, and back."""
+        """Run the ReLU, a step of the layers above, and back."""
         above.step(clients, views.z.relu_(), labels, below=views.error)
         pass_relu(views.error, views.z)
 
 
 @dataclass(frozen=True, slots=True)
 class StackMember:
-    """A task, the features that its examples use, and whether its first layer is trained in its dual form."""
+    """A task, the features that its examples use, and whether its first layer is trained in dual form."""
 
     task: Task
     x: Tensor
@@ -171,7 +167,7 @@ class StackMember:
 
     @property
     def count(self) -> int:
-        """How many examples it has."""
+        """The number of examples."""
         return len(self.x)
 
     @property
@@ -181,12 +177,12 @@ class StackMember:
 
     @property
     def kind(self) -> tuple[int, int]:
-        """Those of one kind are stacked: the same products, of the same sizes."""
+        """Members of the same kind can be stacked: the same products, of the same sizes."""
         return self.columns, 0 if self.dual else len(self.features)
 
 
 def narrowed(narrowing: UsedFeatures, learner: StackMember, kept: ClientCache) -> Tensor:
-    """The examples of a learner with the features that they use."""
+    """Return the examples of a member with only the features that they use."""
     if learner.x.shape[1] == narrowing.width == len(learner.features):
         return learner.x
 
@@ -199,16 +195,16 @@ def narrowed(narrowing: UsedFeatures, learner: StackMember, kept: ClientCache) -
 
 
 def epoch_steps(counts: Sequence[int], batch: int) -> Iterator[tuple[slice, slice]]:
-    """The steps of an epoch: which clients, and which of their examples; ``counts`` falls."""
+    """Yield the steps of an epoch: which clients, and which of their examples; ``counts`` falls."""
     for begin in range(0, counts[0], batch):
         for first, after, rows in equal_batches([count - begin for count in counts], batch):
             yield slice(first, after), slice(begin, begin + rows)
 
 
 def equal_batches(left: Sequence[int], batch: int) -> Iterator[tuple[int, int, int]]:
-    """Neighbours whose next batches have the same size, as (first, after, size).
+    """Yield neighbours whose next batches have the same size, as (first, after, size).
 
-    ``left``, the examples that each client has still to see in this epoch, falls from client to client.
+    ``left`` are the unseen examples per client in this epoch; it falls from client to client.
     """
     first = 0
     while first < len(left) and left[first] > 0:
@@ -220,20 +216,20 @@ def equal_batches(left: Sequence[int], batch: int) -> Iterator[tuple[int, int, i
         first = after
 
 
-MOST_EXAMPLES = 1024  # whose kernel has 4 MB
-LEAST_WEIGHTS = 1 << 14  # of fewer the arithmetic is not what takes the time
+MOST_EXAMPLES = 1024  # its kernel has 4 MB
+LEAST_WEIGHTS = 1 << 14  # with fewer, arithmetic does not dominate
 GAIN = 1.2
-KERNEL_NUMBERS = 3 << 20  # in the kernels and outputs of one stack: 12 MB
+KERNEL_NUMBERS = 3 << 20  # per stack, in kernels and outputs: 12 MB
 Orders = Sequence[Sequence[Tensor]]
 
 
 def dual_is_faster(
     layers: Sequence[LinearLayer], local: LocalTraining, *, examples: int, features: int, epochs: int
 ) -> bool:
-    """Whether the dual form is less work: plain SGD, a wide first layer with others above, few examples.
+    """Return whether the dual form is less work: plain SGD, a wide first layer of several, few examples.
 
-    Per example and output it has 2·features + epochs·examples products in place of 2·epochs·features. What
-    is kept from earlier rounds must have no say: the two forms round differently.
+    Per example and output it needs 2·features + epochs·examples products instead of 2·epochs·features. The
+    choice must not depend on cached data, because the two forms round differently.
     """
     outputs = layers[0].outputs
     if len(layers) < 2 or local.momentum or local.weight_decay or outputs % LINE:  # rows on cache lines
@@ -248,12 +244,12 @@ class DualTraining:
 
     def __init__(self, layers: list[LinearLayer], local: LocalTraining, *, cache_bytes: int) -> None:
         self._layers, self._local = layers, local
-        self.kernels = ClientCache(cache_bytes * 3 // 4)  # half the work of a round to make again
-        self.examples = ClientCache(cache_bytes // 4)  # a twentieth
+        self.kernels = ClientCache(cache_bytes * 3 // 4)  # making them takes half the work of a round
+        self.examples = ClientCache(cache_bytes // 4)  # making them takes a twentieth
         self._room = Workspace()
 
     def together(self, columns: int) -> int:
-        """How many clients of this width are stacked: as many as stay near a core."""
+        """Return how many clients of this width are stacked: as many as fit a core's cache."""
         return max(1, KERNEL_NUMBERS // (columns * (columns + 2 * self._layers[0].outputs)))
 
     def train(self, start: Tensor, learners: Sequence[StackMember], drawn: Orders) -> None:
@@ -291,7 +287,7 @@ class DualTraining:
         return Stack(moved(rest, -first.after), self._local, starts, batch=batch)
 
     def _before(self, start: Tensor, learner: StackMember, x: Tensor) -> Tensor:
-        """The first layer's outputs with the weights of the start."""
+        """Return the first layer's outputs with the initial weights."""
         narrowing = self._narrowing(learner)
         return _outputs(narrowing.layers[0], narrowing.narrow(start, learner.features), x)
 
@@ -304,7 +300,7 @@ class DualTraining:
 
 
 def _outputs(layer: LinearLayer, model: Tensor, x: Tensor) -> Tensor:
-    """The layer: x·Wᵀ + b."""
+    """Return the layer's output x·Wᵀ + b."""
     weight = model[layer.weight : layer.weight + layer.outputs * layer.inputs].view(layer.outputs, -1)
     if layer.bias is None:
         return torch.mm(x, weight.mT)
@@ -312,6 +308,6 @@ def _outputs(layer: LinearLayer, model: Tensor, x: Tensor) -> Tensor:
 
 
 def _update(layer: LinearLayer, errors: Tensor, x: Tensor) -> list[Tensor]:
-    """What the errors have moved the layer's weight and bias by: −Σ dᵢ·xᵢᵀ and −Σ dᵢ."""
+    """Return by how much the errors moved the layer's weight and bias: −Σ dᵢ·xᵢᵀ and −Σ dᵢ."""
     weight = torch.mm(errors.mT, x).neg_().view(-1)
     return [weight] if layer.bias is None else [weight, errors.sum(0).neg_()]

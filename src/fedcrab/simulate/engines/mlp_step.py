@@ -1,15 +1,12 @@
-"""One SGD step of many stacked MLPs: batched products, with the descent folded into them.
+"""One SGD step of many stacked MLPs: batched products that include the descent.
 
-Every matrix of a client begins a whole number of cache lines after that of the client before it: a product
-may round differently at another alignment of its operands, and so a client's bits do not depend on its
-place or its neighbours.
+Each client's matrices start a whole number of cache lines after those of the previous client. A product may
+round differently at another alignment; so a client's bits do not depend on its position or its neighbours.
 
-Features that none of a client's examples uses: their weights get no gradient, so they need no arithmetic.
+Features that none of a client's examples uses are left out: their weights get no gradient. In a few hundred
+MNIST images, a quarter of the pixels is black in all of them. The result is the same sum without its zeros.
 
-A quarter of the pixels of some hundred MNIST images is black in all of them. What is left is the same sum
-without its zeros.
-
-What is kept from round to round: what is made of clients' examples, and memory to work in.
+Data made from clients' examples, and working memory, are kept between rounds.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ LINE = 16  # float32 numbers in a cache line
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """A linear layer's sizes, and where its weight (outputs x inputs) and bias are in the flat vector."""
+    """The sizes of a linear layer, and where weight (outputs x inputs) and bias are in the flat vector."""
 
     inputs: int
     outputs: int
@@ -40,17 +37,17 @@ class LinearLayer:
 
     @property
     def after(self) -> int:
-        """The first place behind it."""
+        """The end of the layer in the vector."""
         return self.weight + self.outputs * (self.inputs + (self.bias is not None))
 
     def shapes(self) -> list[tuple[int, int, int]]:
-        """Place, rows and columns of its tensors."""
+        """Return position, rows and columns of its tensors."""
         weight = (self.weight, self.outputs, self.inputs)
         return [weight] if self.bias is None else [weight, (self.bias, 1, self.outputs)]
 
 
 def moved(layers: Sequence[LinearLayer], by: int) -> list[LinearLayer]:
-    """The same layers at other places of the vector."""
+    """Return the same layers at shifted positions of the vector."""
     return [
         replace(each, weight=each.weight + by, bias=None if each.bias is None else each.bias + by)
         for each in layers
@@ -59,23 +56,23 @@ def moved(layers: Sequence[LinearLayer], by: int) -> list[LinearLayer]:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """The tensors of one layer that a step of some clients on some rows works with."""
+    """The tensors of one layer for a step of some clients on some rows."""
 
     parameters: list[Tensor]  # weight, and bias if it has one
     velocities: list[Tensor]
-    factors: list[Tensor]  # by which the error is multiplied for the gradient of each: inputs, ones
+    factors: list[Tensor]  # the error times these gives the gradient of each: inputs, ones
     output: Tensor
     error: Tensor
 
 
 def padded(count: int, rows: int, columns: int) -> Tensor:
-    """Room for matrices (count, rows, columns), each beginning on a cache line."""
+    """Return memory for matrices (count, rows, columns), each starting on a cache line."""
     stride = -(-rows * columns // LINE) * LINE
     return torch.empty(count * stride).as_strided((count, rows, columns), (stride, columns, 1))
 
 
 class Stack:
-    """The tensors of one stack of clients, allocated once for a round."""
+    """The tensors of one stack of clients, allocated once per round."""
 
     def __init__(
         self, layers: list[LinearLayer], local: LocalTraining, starts: Sequence[Tensor], *, batch: int
@@ -101,7 +98,7 @@ class Stack:
         return tensors
 
     def update(self, place: int) -> Tensor:
-        """Local minus start of the client at ``place``."""
+        """Return local minus start of the client at ``place``."""
         start = self._starts[place]
         local = torch.empty_like(start)
         for layer, tensors in zip(self._layers, self._parameters, strict=True):
@@ -110,7 +107,7 @@ class Stack:
         return local - start
 
     def step(self, clients: slice, x: Tensor, labels: Tensor, *, below: Tensor | None = None) -> None:
-        """One SGD step of these clients on a batch of each; ``below`` takes the error with respect to x."""
+        """Make one SGD step of these clients on a batch each; ``below`` gets the error with respect to x."""
         layers = self._operands(clients, x)
         for operands in layers[:-1]:
             _forward(operands)
@@ -121,11 +118,11 @@ class Stack:
             _backward(operands, under)
         if below is not None:
             torch.bmm(layers[0].error, layers[0].parameters[0], out=below)
-        for operands in layers:  # only now: the errors are made with the weights of the forward pass
+        for operands in layers:  # only now, because the errors need the weights of the forward pass
             self._descend(operands)
 
     def _operands(self, clients: slice, x: Tensor) -> list[_Operands]:
-        """Made once for every set of clients and place of their batch."""
+        """Return the operands; made once per set of clients and position of their batch."""
         key = (clients.start, clients.stop, x.shape[1], x.data_ptr())
         if key not in self._made:
             self._made[key] = self._make_operands(clients, x)
@@ -178,30 +175,30 @@ def _softmax_error(operands: _Operands, labels: Tensor) -> None:
 
 
 def _backward(operands: _Operands, below: _Operands) -> None:
-    """Through the weights and the ReLU below: error·W where the output was positive, else 0."""
+    """Propagate through the weights and the ReLU below: error·W where the output was positive, else 0."""
     torch.bmm(operands.error, operands.parameters[0], out=below.error)
     pass_relu(below.error, below.output)
 
 
 def pass_relu(error: Tensor, output: Tensor) -> None:
-    """Leave the error where the output was positive; elsewhere it is 0."""
+    """Keep the error where the output was positive; elsewhere set it to 0."""
     torch.ops.aten.threshold_backward.grad_input(error, output, 0, grad_input=error)
 
 
-STEP = 32  # the kept ones are filled up to a multiple of this, so that clients of one size are stacked
+STEP = 32  # used features are padded to a multiple of this, so that clients of similar size can be stacked
 
 
 def used_features(x: Tensor) -> Tensor:
-    """The features that are not 0 in every example, and as many others as make a multiple of STEP."""
+    """Return the features that are not 0 in every example, padded with others to a multiple of STEP."""
     unused = torch.from_numpy(~x.numpy().any(axis=0))
     wanted = -(-int((~unused).sum()) // STEP) * STEP
     return torch.argsort(unused.to(torch.uint8), stable=True)[: max(STEP, wanted)].sort().values
 
 
 class UsedFeatures:
-    """From the vectors of a model to those of one whose first layer has only some inputs, and back.
+    """Converts between a model and a narrow one whose first layer has only some inputs.
 
-    The narrow model has a whole number of cache lines of inputs; those too many are 0 in every example.
+    The narrow model's inputs fill whole cache lines; the padding inputs are 0 in every example.
     """
 
     def __init__(self, layers: list[LinearLayer], inputs: int) -> None:
@@ -213,7 +210,7 @@ class UsedFeatures:
         self.layers = [replace(below, inputs=self.width, weight=first.weight), *above]
 
     def narrow(self, model: Tensor, features: Tensor) -> Tensor:
-        """The model with only these inputs."""
+        """Return the model with only these inputs."""
         weight, rest = model[: self._outputs * self._all], model[self._outputs * self._all :]
         narrow = weight.new_zeros(self._outputs * self.width + len(rest))
         self._weight(narrow).copy_(weight.view(-1, self._all).index_select(1, features))
@@ -221,7 +218,7 @@ class UsedFeatures:
         return narrow
 
     def examples(self, x: Tensor, features: Tensor, out: Tensor) -> None:
-        """The examples with only these features."""
+        """Copy the examples with only these features to ``out``."""
         if self.width == self._inputs:
             torch.index_select(x, 1, features, out=out)
         else:
@@ -229,7 +226,7 @@ class UsedFeatures:
             out[:, self._inputs :] = 0
 
     def widen(self, update: Tensor, features: Tensor, out: Tensor) -> None:
-        """An update of the narrow model as one of the whole model."""
+        """Write an update of the narrow model as one of the whole model to ``out``."""
         after = self._outputs * self._all
         everywhere = features.expand(self._outputs, -1)
         out[:after].zero_().view(-1, self._all).scatter_(1, everywhere, self._weight(update))
@@ -243,19 +240,19 @@ SELDOM = 16
 
 
 class ClientCache:
-    """Tensors by key, as many as fit; which ones stay is by use.
+    """Tensors by key, as many as fit.
 
-    Where clients train in turn and not all fit, "the ones used last" would never find any: each is thrown
-    out just before its turn. So once it is full, of those that come only one in ``SELDOM`` stays, and the
-    others take each other's place (bimodal insertion: Qureshi et al., ISCA 2007).
+    If clients train in turn and not all fit, a cache of the most recently used would never hit: each tensor
+    is evicted just before its turn. So once it is full, only one in ``SELDOM`` new tensors stays; the others
+    replace each other (bimodal insertion: Qureshi et al., ISCA 2007).
     """
 
     def __init__(self, most_bytes: int) -> None:
-        self._tensors: OrderedDict[Hashable, Tensor] = OrderedDict()  # the next to go comes first
+        self._tensors: OrderedDict[Hashable, Tensor] = OrderedDict()  # the next to be evicted comes first
         self._most, self._bytes, self._refused = most_bytes, 0, 0
 
     def get(self, held: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """The one kept for these examples, or a new one; ``held`` of None names no examples."""
+        """Return the cached tensor for these examples, or a new one; None as ``held`` is never cached."""
         if held is None:
             return make()
         found = self._tensors.get(held)
@@ -280,13 +277,13 @@ class ClientCache:
 
 
 class Workspace:
-    """Memory to work in, lent again and again: fresh memory is slow to fill."""
+    """Working memory that is reused, because new memory is slow to fill."""
 
     def __init__(self) -> None:
         self._numbers = torch.empty(0)
 
     def lend(self, *shapes: tuple[int, ...]) -> list[Tensor]:
-        """Tensors of these shapes, each on a cache line, in place of all lent before; nothing is set."""
+        """Return uninitialised tensors of these shapes, each on a cache line, in place of all before."""
         sizes = [-(-prod(shape) // LINE) * LINE for shape in shapes]
         if len(self._numbers) < sum(sizes):
             self._numbers = torch.empty(sum(sizes))

@@ -1,13 +1,11 @@
 """The plain loop: any module, one client after the other, with autograd.
 
-SGD over a list of tensors: a few fused calls a step in place of an optimiser object.
+SGD works on a list of tensors, with a few fused calls per step and no optimiser object. The arithmetic is
+that of ``torch.optim.SGD``, whose import alone costs a worker a second or two.
 
-The same arithmetic as ``torch.optim.SGD``, whose import alone costs a worker a second or two.
-
-What a client does in a round: its settings, its batches, and what an engine that trains it must do.
-
-Three engines do the same arithmetic: `plain` for any module, `stacked` for linear layers, `convolution`
-for small CNNs. Each client's result depends on (seed, round, client, start, its examples) alone.
+This file also has the settings of local training, the batches, and the interface of an engine. Three engines
+do the same arithmetic: ``plain`` for any module, ``mlp`` for linear layers, ``cnn`` for small CNNs. Each
+client's result depends only on (seed, round, client, start, its examples).
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ from fedcrab.types import ClientId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTraining:
-    """SGD on a client: g + weight_decay·w, gathered with momentum, times the learning rate."""
+    """The SGD settings of a client: g + weight_decay·w, with momentum, times the learning rate."""
 
     learning_rate: float = 0.005
     batch: int = 64  # the last batch of an epoch may be smaller; none is dropped
     epochs: int = 5
-    momentum: float = 0.0  # 0 is plain SGD; starts from rest in every round
+    momentum: float = 0.0  # 0 is plain SGD; reset in every round
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
@@ -51,21 +49,21 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One client's work: its examples, and the row that takes its update."""
+    """One client's work: its examples, and the row for its update."""
 
     client: ClientId
     x: Tensor
     y: Tensor
     update: Tensor
-    held: Hashable = None  # names the examples, if they never change: what is made of them may then be kept
+    held: Hashable = None  # identifies examples that never change, so that data made from them can be cached
 
 
 class Engine(Protocol):
-    """A way to train clients. ``together``: how many it likes to be given at once."""
+    """A way to train clients."""
 
     @property
     def together(self) -> int:
-        """How many clients gain from being trained in one call; 1 if none do."""
+        """How many clients should be trained in one call; 1 if there is no gain."""
         ...
 
     def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
@@ -74,21 +72,21 @@ class Engine(Protocol):
 
 
 def orders(seed: int, round: int, client: ClientId, *, count: int, epochs: int) -> Iterator[Tensor]:
-    """The order of a client's examples in each epoch of a round; batches are its consecutive pieces."""
+    """Yield the order of a client's examples in each epoch of a round; batches are consecutive pieces."""
     rng = rng_for(seed, "batches", round, client)
     for _ in range(epochs):
         yield torch.from_numpy(rng.permutation(count))
 
 
 class Sgd:
-    """The descent of one client in one round, from rest."""
+    """The descent of one client in one round."""
 
     def __init__(self, parameters: Sequence[Tensor], local: LocalTraining) -> None:
         self._parameters, self._local = [p.detach() for p in parameters], local
         self._velocities = [torch.zeros_like(p) for p in self._parameters] if local.momentum else []
 
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Descend: v ← momentum·v + g + decay·w, then w ← w − lr·v; a tensor without gradient stays."""
+        """Step: v ← momentum·v + g + decay·w, then w ← w − lr·v; a tensor without gradient stays the same."""
         local = self._local
         used = [place for place, gradient in enumerate(gradients) if gradient is not None]
         parameters = [self._parameters[place] for place in used]
@@ -104,7 +102,7 @@ class Sgd:
 
 
 class PlainEngine:
-    """What every other engine must equal. ``arranged`` lays out a batch in memory as the module likes it."""
+    """The reference for every other engine. ``arranged`` puts a batch into the module's memory format."""
 
     together = 1
 
@@ -140,7 +138,7 @@ class PlainEngine:
         torch.sub(read(self._tensors).cpu(), start, out=task.update)
 
     def _seed_draws(self, round: int, client: ClientId) -> None:
-        """For dropout and the like: torch's generator for this device, and the processor's."""
+        """Seed torch's generators for this device and the CPU, for dropout and the like."""
         seed = int(rng_for(self._seed, "module", round, client).integers(2**62))
         torch.default_generator.manual_seed(seed)
         if self._device.type != "cpu":
