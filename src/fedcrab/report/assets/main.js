@@ -13,6 +13,7 @@ function start() {
   prepareCost();
   for (const kind of ["all", "stored"]) page.evidence[kind] = prepareEvidence(page, kind);
   preparePrint();
+  warmUp();
   refresh();
   prepareRecovered();
   prepareCertificates();

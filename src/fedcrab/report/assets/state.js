@@ -4,9 +4,9 @@ const state = { marked: new Set(), beta: 0, evidence: "all", rule: "prefix", sin
 let page = null;
 const parts = [];
 
-// A part of the page: draw(answer) is called after every change.
-function part(draw) {
-  parts.push(draw);
+// A part of the page: drawPart(answer) is called after every change.
+function part(drawPart) {
+  parts.push(drawPart);
 }
 
 function change(changes) {
@@ -20,9 +20,23 @@ function toggle(client) {
   change({ marked });
 }
 
-function refresh() {
+function draw() {
   const answer = answerNow();
-  for (const draw of parts) draw(answer);
+  for (const drawPart of parts) drawPart(answer);
+  return answer;
+}
+
+// Before the first picture: a decision with a client marked. Else the first click would have to compile all of it.
+function warmUp() {
+  const { marked } = state;
+  if (marked.size || !page.rounds.length) return;
+  state.marked = new Set([0]);
+  draw();
+  state.marked = marked;
+}
+
+function refresh() {
+  const answer = draw();
   keepFragment();
   document.dispatchEvent(new CustomEvent("answered", { detail: answer }));
 }

@@ -21,7 +21,7 @@ function suspected(suspects) {
   const shown = suspects.slice(0, 12);
   const reasons = new Set(suspects.map(([, row]) => row.reason).filter(Boolean));
   return [
-    el("div", { class: "headed" }, el("h3", {}, `${plural(clients.size, "suspect")}, found by detector “${detection.detector}”`), takeSuspects("take-suspects")),
+    el("div", { class: "headed" }, el("h3", {}, `${plural(clients.size, "suspect")}, ${detection.detector === "all" ? "by all detectors together" : `by the detector “${detection.detector}”`}`), takeSuspects("take-suspects")),
     el("p", { class: "note" }, sentenceOf(detection)),
     reasons.size === 1 ? el("p", { class: "note" }, `What they have in common: ${[...reasons][0]}.`) : null,
     el("p", { class: "note" }, "Score per client:"),
