@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ TINY = 2.0**-100  # a row without a larger number is stored as zeros, because 1/
 HUGE = 1e38  # above it s·Q may round to infinity
 ROUNDING = 2.0**-22  # of the largest number: what float32 loses in u/s and s·code
 AT_ONCE = 2**9  # blocks packed together, so that they stay in the cache
+TOGETHER = 2**20  # numbers of the rows whose scales are computed together
 Bytes = NDArray[np.uint8]
 Rows = NDArray[np.float32]
 
@@ -71,35 +71,42 @@ class Packing:
     def pack(self, *parts: Rows) -> Bytes:
         """Pack each row of these matrices, in order, into ``width`` bytes. Rows must be finite."""
         packed = np.zeros((sum(map(len, parts)), self.width), np.uint8)
-        place, codes = 8 + 2 * self.blocks, self.blocks * BLOCK * self.bits // 8
-        trained, buffers, scratch = self._trained_places(), self._buffer_places(), _Scratch.empty()
-        for row, out in zip(chain(*parts), packed, strict=True):
-            numbers = np.ascontiguousarray(row if trained is None else row[trained], np.float32)
-            scales, codes_of = out[8:place].view("<f2"), out[place : place + codes]
-            largest, error = self._pack_row(numbers, scales, codes_of, scratch)
-            out[:8].view("<f4")[:] = largest, error
-            out[place + codes :] = np.ascontiguousarray(row[buffers], "<f4").view(np.uint8)
+        at_once, scratch, done = max(1, TOGETHER // max(self.layout.size, 1)), _Scratch.empty(), 0
+        for part in parts:
+            for at in range(0, len(part), at_once):
+                rows = part[at : at + at_once]
+                self._pack_rows(rows, packed[done : done + len(rows)], scratch)
+                done += len(rows)
         return packed
 
-    def _pack_row(
-        self, numbers: Rows, scales: NDArray[np.float16], codes: Bytes, scratch: _Scratch
-    ) -> tuple[np.float32, np.float32]:
-        """Fill in a row's scales and codes; return its largest number and the norm of its error."""
-        pieces = list(_pieces(numbers))
-        highest = np.concatenate([_highest(piece, scratch.one) for piece in pieces]).astype(np.float64)
-        largest = float(highest.max(initial=0))
-        if largest < TINY:  # zeros have the code Q whatever the scale
-            codes[:] = self._byte_of_zeros()
-            return np.float32(0), _rounded_up(float(np.linalg.norm(numbers.astype(np.float64))))
-        scales[:] = _float16_up(highest / (largest * self.levels))
-        steps = scales.astype(np.float64) * largest
+    def _pack_rows(self, rows: Rows, packed: Bytes, scratch: _Scratch) -> None:
+        """Fill in the bytes of some rows."""
+        numbers = self._trained_numbers(rows)
+        pieces, highest = list(_pieces(numbers)), np.zeros((len(rows), self.blocks))
+        for place, piece in pieces:
+            highest[place] = _highest(piece, scratch.one)
+        largest = highest.max(axis=1, initial=0)
+        largest[largest < TINY] = 0  # such rows are zeros
+        scales, steps = self._scales(highest, largest)
         inverse = np.divide(1, steps, out=np.zeros_like(steps), where=steps > 0).astype(np.float32)
-        squares, width = np.empty(len(steps), np.float32), BLOCK * self.bits // 8  # bytes per block
-        for at, piece in zip(range(0, len(steps), AT_ONCE), pieces, strict=True):
-            some, place = slice(at, at + AT_ONCE), slice(at * width, (at + AT_ONCE) * width)
-            squares[some] = self._pack_blocks(piece, inverse[some], codes[place], scratch)
-        error = float(np.sqrt(squares.astype(np.float64) @ steps**2))
-        return np.float32(largest), _rounded_up(error + largest * ROUNDING * float(np.sqrt(self.trained)))
+        codes = self._codes(packed).reshape(len(rows), self.blocks, BLOCK * self.bits // 8)
+        squares = np.empty((len(rows), self.blocks), np.float32)
+        for place, piece in pieces:
+            squares[place] = self._pack_blocks(piece, inverse[place], codes[place], scratch)
+        packed[:, :4].view("<f4")[:, 0] = largest
+        packed[:, 4:8].view("<f4")[:, 0] = self._errors(numbers, largest, steps, squares)
+        packed[:, 8 : 8 + 2 * self.blocks].view("<f2")[:] = scales
+        buffers = np.ascontiguousarray(rows[:, self._buffer_places()], "<f4")
+        packed[:, self.width - 4 * buffers.shape[1] :] = buffers.view(np.uint8)
+
+    def _scales(
+        self, highest: NDArray[np.float64], largest: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float16], NDArray[np.float64]]:
+        """Return the scales of each row's blocks as stored, and the steps s that they encode."""
+        most = largest[:, None] * self.levels
+        shares = np.divide(highest, most, out=np.zeros_like(highest), where=most > 0)
+        scales = _float16_up(shares)
+        return scales, scales.astype(np.float64) * largest[:, None]
 
     def _pack_blocks(self, piece: Rows, inverse: Rows, codes: Bytes, scratch: _Scratch) -> Rows:
         """Fill in the codes of these blocks; return Σ ((q - u) / s)² of each."""
@@ -109,10 +116,25 @@ class Packing:
         np.rint(scaled, out=rounded)
         np.subtract(scaled, rounded, out=scaled)
         np.copyto(small.view(np.int8), rounded, casting="unsafe")
-        np.add(small, np.uint8(self.levels), out=small)  # modulo 256: from -Q … Q to 0 … 2Q
-        codes[:] = _joined(small.reshape(-1), self.bits)
+        # Modulo 256: the codes of a byte, joined, go from -Q … Q to 0 … 2Q all at once.
+        np.add(_joined(small, self.bits), np.uint8(self._byte_of_zeros()), out=codes)
         squares: Rows = np.matmul(scaled[:, None, :], scaled[:, :, None]).reshape(-1)
         return squares
+
+    def _errors(
+        self, numbers: Rows, largest: NDArray[np.float64], steps: NDArray[np.float64], squares: Rows
+    ) -> Rows:
+        """Return ‖q - u‖ of each row, rounded up."""
+        sums = np.matmul(squares.astype(np.float64)[:, None, :], (steps**2)[:, :, None]).reshape(-1)
+        errors = np.sqrt(sums) + largest * ROUNDING * float(np.sqrt(self.trained))
+        for place in np.flatnonzero(largest == 0):
+            errors[place] = np.linalg.norm(numbers[place].astype(np.float64))
+        return _rounded_up(errors)
+
+    def _codes(self, packed: Bytes) -> Bytes:
+        """Return a view of the codes in packed rows, or in one of them."""
+        place = 8 + 2 * self.blocks
+        return packed[..., place : place + self.blocks * BLOCK * self.bits // 8]
 
     def _byte_of_zeros(self) -> int:
         return sum(self.levels << shift for shift in range(0, 8, self.bits))
@@ -128,10 +150,9 @@ class Packing:
         return rows
 
     def _unpack_row(self, stored: Bytes) -> Rows:
-        place, codes = 8 + 2 * self.blocks, self.blocks * BLOCK * self.bits // 8
         largest = float(stored[:4].copy().view("<f4")[0])
-        steps = stored[8:place].copy().view("<f2").astype(np.float64) * largest
-        numbers = self._numbers_of_bytes().take(stored[place : place + codes]).view(np.float32)
+        steps = stored[8 : 8 + 2 * self.blocks].copy().view("<f2").astype(np.float64) * largest
+        numbers = self._numbers_of_bytes().take(self._codes(stored)).view(np.float32)
         with np.errstate(over="ignore"):
             numbers.reshape(-1, BLOCK)[:] *= steps.astype(np.float32)[:, None]
         if largest > HUGE:
@@ -169,6 +190,12 @@ class Packing:
             return None
         return np.concatenate([np.arange(p.start, p.stop) for p in self.layout.trained()] or [np.arange(0)])
 
+    def _trained_numbers(self, rows: Rows) -> Rows:
+        parts = self.layout.trained()
+        if self.trained == self.layout.size:
+            return np.ascontiguousarray(rows, np.float32)
+        return np.concatenate([rows[:, part] for part in parts] or [rows[:, :0]], axis=1, dtype=np.float32)
+
     def _buffer_places(self) -> NDArray[np.intp]:
         trained = self._trained_places()
         if trained is None:
@@ -196,13 +223,24 @@ class _Scratch:
         return cls(np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.uint8))
 
 
-def _pieces(numbers: Rows) -> Iterator[Rows]:
-    """Yield a row's blocks, AT_ONCE at a time; the last block is padded with zeros."""
-    for at in range(0, len(numbers), AT_ONCE * BLOCK):
-        piece = numbers[at : at + AT_ONCE * BLOCK]
-        if len(piece) % BLOCK:
-            piece = np.concatenate([piece, np.zeros(-len(piece) % BLOCK, np.float32)])
-        yield piece.reshape(-1, BLOCK)
+Place = tuple[int | slice, int | slice]  # of some blocks in a table with a row per row, a column per block
+
+
+def _pieces(numbers: Rows) -> Iterator[tuple[Place, Rows]]:
+    """Yield blocks, AT_ONCE at most, and where they are; a row's short last block is padded with zeros.
+
+    The short blocks of all rows come together at the end, so that nothing else has to be copied.
+    """
+    whole, rest = divmod(numbers.shape[1], BLOCK)
+    for row, own in enumerate(numbers):
+        for at in range(0, whole, AT_ONCE):
+            stop = min(at + AT_ONCE, whole)
+            yield (row, slice(at, stop)), own[at * BLOCK : stop * BLOCK].reshape(-1, BLOCK)
+    for at in range(0, len(numbers) if rest else 0, AT_ONCE):
+        short = numbers[at : at + AT_ONCE, whole * BLOCK :]
+        filled = np.zeros((len(short), BLOCK), np.float32)
+        filled[:, :rest] = short
+        yield (slice(at, at + len(short)), whole), filled
 
 
 def _highest(piece: Rows, scratch: Rows) -> Rows:
@@ -218,17 +256,19 @@ def _float16_up(values: NDArray[np.float64]) -> NDArray[np.float16]:
     return (nearest.view(np.uint16) + (nearest < values)).astype(np.uint16).view(np.float16)
 
 
-def _rounded_up(value: float) -> np.float32:
-    """Return a float32 slightly above a value, to cover what float32 sums lost; never infinite."""
+def _rounded_up(values: NDArray[np.float64]) -> Rows:
+    """Return a float32 slightly above each value, to cover what float32 sums lost; never infinite."""
     most = np.finfo(np.float32).max
-    return np.nextafter(np.float32(min(value * (1 + 1e-5), float(most))), most) if value else np.float32(0)
+    above: Rows = np.nextafter(np.minimum(values * (1 + 1e-5), float(most)).astype(np.float32), most)
+    return np.where(values > 0, above, np.float32(0))
 
 
 def _joined(codes: Bytes, bits: int) -> Bytes:
-    """Pack codes of ``bits`` into bytes, the first of each pair in the high bits."""
-    while (
-        bits < 8
-    ):  # a pair as one number: first + 2⁸·second; the product's high byte is 2^bits·first + second
+    """Codes of ``bits`` side by side in bytes, the first of each pair in the high bits; modulo 256.
+
+    A pair as one number is first + 2⁸·second; the high byte of its product is 2^bits·first + second.
+    """
+    while bits < 8:
         pairs = codes.view("<u2") * np.uint16(1 + 2 ** (8 + bits))
         pairs >>= np.uint16(8)
         codes = pairs.astype(np.uint8)
