@@ -34,7 +34,6 @@ from fedcrab.recover import retrain
 from fedcrab.recover.cost import MeteredFleet
 from fedcrab.recover.methods import default_method
 from fedcrab.rollback.decision import plan
-from fedcrab.rollback.onset import onset
 from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId, Vector
 from fedcrab.vectors import norm
@@ -52,7 +51,6 @@ TIMES = {
     "burst": ["attack.rounds=['18-21']"],
     "half participation": ["clients.share=0.5"],
 }
-FIRST_ACT = {"late": 18, "single round": 22, "burst": 18}  # of those that begin late
 BOOSTS = {0.05: 10.0, 0.1: 5.0, 0.25: 3.0, 0.5: 2.0}  # the fewer, the louder, or nobody hears them
 ATTACKS = {
     "boosted": ["attack.name=backdoor", "attack.settings.boost={boost}"],
@@ -113,7 +111,7 @@ def run_incident(incident: Incident) -> dict[str, Any]:
         history = History.open(Path(place) / "h")
         bad = setup.attackers.clients
         row: dict[str, Any] = {"incident": incident.name, "settings": incident.settings()}
-        row |= {"poisoned": quality(setup, history.final_model()), "onset": onset(history, bad).to_table()}
+        row["poisoned"] = quality(setup, history.final_model())
         if row["poisoned"]["asr"] <= WORKED:
             return row
         method, _ = default_method(history)
@@ -185,32 +183,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             f"- predicted error and distance to retraining: rank correlation {spearmanr(*pairs)[0]:.2f} over "
             f"{len(told)}; the distance is {ratios[0]:.2f} to {ratios[-1]:.2f} times the prediction"
         ]
-    return "\n".join([*lines, "", *onset_table(rows)])
-
-
-def onset_table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Markdown: of the incidents that begin late, in how many the estimated onset is the true one."""
-    lines = [
-        "| began late | n | within 2 rounds | told, but further off | cannot be told | certain too early |",
-        "|---|---|---|---|---|---|",
-    ]
-    for attack in ATTACKS:
-        for worked in (True, False):
-            found = [
-                (FIRST_ACT[time], row["onset"])
-                for row in rows
-                for time, how in [row["incident"].split(", ")[:2]]
-                if time in FIRST_ACT and how == attack and ("retrained" in row) == worked
-            ]
-            told = [(first, onset) for first, onset in found if onset["round"] is not None]
-            close = sum(abs(onset["round"] - first) <= 2 for first, onset in told)
-            early = sum(onset["certain"] < first for first, onset in told)
-            name = f"{attack}, {'worked' if worked else 'did not work'}"
-            lines.append(
-                f"| {name} | {len(found)} | {close} | {len(told) - close} | "
-                f"{len(found) - len(told)} | {early} |"
-            )
-    return lines
+    return "\n".join(lines)
 
 
 def _far(row: dict[str, Any], measure: str) -> str:
