@@ -157,9 +157,9 @@ def trained(
     return recorder.start(grid(handler, sites), first, num_rounds=rounds, train_config=config).arrays
 
 
-def recovered(handler: Handler, place: Path) -> Recovered:
+def recovered(handler: Handler, place: Path, **more: int) -> Recovered:
     request = {"history": str(place / "h"), "malicious": ",".join(ATTACKERS), "recovered": str(place)}
-    run = context(mode="recover", **request)
+    run = context(mode="recover", **request, **more)
     made = recover_if_asked(grid(handler, SITES), run, everyone(FedAvg), patience=PATIENT)
     assert made.method == "replay"
     return made
@@ -169,7 +169,7 @@ def test_a_resnet_comes_back_with_every_tensor(tmp_path: Path) -> None:
     first, answers = ArrayRecord(resnet().state_dict()), by_app(remembering())
     trained(answers, SITES, tmp_path / "h", first, 6)
     assert History.verify(tmp_path / "h") == []
-    made = recovered(answers, tmp_path)
+    made = recovered(answers, tmp_path, every=2)
     assert any(not step["asked"] for step in made.steps[1:])  # some rounds are estimated
     arrays = made.arrays.to_torch_state_dict()
     expected = {name: (a.shape, a.dtype) for name, a in resnet().state_dict().items()}

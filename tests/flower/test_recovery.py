@@ -41,8 +41,9 @@ def histories(tmp_path_factory) -> dict[type, History]:
 def test_a_method_over_flower_is_the_method(method: str, histories, tmp_path: Path) -> None:
     row = METHODS[method]
     history = histories[type(row.selection)]
-    settings = {**row.settings, "aggregate": fedavg(), "epochs": 2}
-    steps = list(row.function(plan(history, ["site-2"], **row.plan), Plain(), **settings))
+    decided = plan(history, ["site-2"], **row.plan)
+    settings = {**row.settings, **row.on_clients(decided)[0], "aggregate": fedavg(), "epochs": 2}
+    steps = list(row.function(decided, Plain(), **settings))
     asked = set()
 
     def followed(site, message):
@@ -130,6 +131,15 @@ def test_replay_is_the_default_where_the_history_allows_it(histories, tmp_path: 
         found = recover_if_asked(grid(), context(mode="recover", **request, **place), patience=HASTY)
         assert found.method == method
         assert (tmp_path / kind.__name__ / method / "model.safetensors").is_file()
+
+
+def test_a_short_replay_asks_in_every_round(histories, tmp_path: Path) -> None:
+    request = {"history": str(histories[Compact].path), "malicious": "site-2"}
+    for pace, rounds in (({}, 0), ({"every": 2}, 1)):
+        place = {"recovered": str(tmp_path / str(rounds))}
+        run = context(mode="recover", **request, **place, **pace)
+        found = recover_if_asked(grid(), run, patience=HASTY)
+        assert sum(not step["asked"] for step in found.steps[1:]) == rounds
 
 
 def test_the_pace_of_a_replay_is_in_the_configuration(histories, tmp_path: Path) -> None:

@@ -222,10 +222,10 @@ def recover_on_clients(
     """Recover a history on the clients of an engine into ``out``/method, resuming what was killed.
 
     ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings``
-    are in place of its own. ``since`` is from which round on clients are malicious, of those that were honest
-    first. ``anchor`` keeps every answer for the certificate, and asks every honest client once more at the
-    result. ``told`` is what tells this recovery from another one besides, and what its summary says.
-    ``on_step`` is called with each step, such as one of :mod:`fedcrab.loggers`.
+    are in place of its own (a replay of few rounds asks in each of them). ``since`` is from which round on
+    clients are malicious, of those that were honest first. ``anchor`` keeps every answer for the certificate,
+    and asks every honest client once more at the result. ``told`` is what tells this recovery from another
+    one besides, and what its summary says. ``on_step`` is called with each step, such as one of :mod:`fedcrab.loggers`.
     ``planned`` is the plan's beta or unfound, in place of the method's own. Progress is told by
     ``tell``, a sentence at a time.
     """
@@ -240,11 +240,14 @@ def recover_on_clients(
     for warning in decided.warnings:
         tell(warning)
     asked = {key: getattr(decided, key) for key in planned}
+    paced, why = row.on_clients(decided)
+    if not paced.keys() <= own.keys():
+        tell(why)
     run = MethodRun(
         name,
         decided,
         fleet,
-        settings=own,
+        settings={**paced, **own},
         aggregate=aggregate,
         epochs=epochs,
         saved=out / name,
