@@ -221,13 +221,12 @@ def recover_on_clients(
 ) -> Recovery:
     """Recover a history on the clients of an engine into ``out``/method, resuming what was killed.
 
-    ``method`` is by default replay, where the history keeps the updates, else crab-hardened; ``settings``
-    are in place of its own (a replay of few rounds asks in each of them). ``since`` is from which round on
-    clients are malicious, of those that were honest first. ``anchor`` keeps every answer for the certificate,
-    and asks every honest client once more at the result. ``told`` is what tells this recovery from another
-    one besides, and what its summary says. ``on_step`` is called with each step, such as one of :mod:`fedcrab.loggers`.
-    ``planned`` is the plan's beta or unfound, in place of the method's own. Progress is told by
-    ``tell``, a sentence at a time.
+    ``method`` is replay by default if the history keeps the updates, else crab-hardened. ``settings`` replace
+    its own; without any, a replay of few rounds asks in each of them. ``since`` says from which round on
+    clients are malicious that were honest before. ``anchor`` keeps every answer for the certificate and asks
+    every honest client once more at the result. ``told`` distinguishes this recovery from others and is part
+    of its summary. ``on_step`` is called with each step, such as one of :mod:`fedcrab.loggers`. ``planned``
+    replaces the plan's beta or unfound. ``tell`` is called with each sentence about the progress.
     """
     if method is None:
         method, why = default_method(history)
