@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedcrab import ConfigError, DamagedError, Everything, History, Round, Selective
+from fedcrab import Compact, ConfigError, DamagedError, Everything, History, Round, Selective, Updates
 from fedcrab.history.consistency import least_residual, round_problems
 from fedcrab.history.gram import measure
 from fedcrab.history.participants import Participants
 from fedcrab.history.records import RoundRecord
+from fedcrab.history.selection import Selection
 from fedcrab.history.verify import seal, verify
 from fedcrab.vectors import InMemory
 from torture import forge, recording
@@ -249,3 +250,26 @@ def test_a_kept_update_that_the_ledger_does_not_know_is_named(tmp_path: Path) ->
     forge.put_ledger(tmp_path / "h", content, entries, digest)
     (problem,) = History.verify(tmp_path / "h")
     assert "the update of client '2' has a different sha256" in problem
+
+
+@pytest.mark.parametrize("selection", [Everything(), Compact(clients=1.0)], ids=["exact", "packed"])
+@pytest.mark.parametrize("scale", [1.0, 1e-3], ids=["plain", "small steps"])
+def test_cosines_that_fit_the_coordinates_but_not_the_stored_step_are_named(
+    tmp_path: Path, selection: Selection, scale: float
+) -> None:
+    """Exchanged between two clients of the same length, they belong to another aggregate."""
+    rng, path = np.random.default_rng(3), tmp_path / "h"
+    model = 10 * rng.normal(size=40).astype(np.float32)
+    with History.create(path, model, selection=selection) as history:
+        for t in range(3):
+            sent = scale * rng.normal(size=(2, 40)).astype(np.float32)
+            updates = Updates(("a", "b"), sent, np.array([1.0, 3.0]))
+            step = (sent[0] + 3 * sent[1]) / 4
+            history.record(Round(t, model, updates, step, 1.0, 0.1))
+            model = model + step
+    assert History.verify(path) == []
+    a, b = History.open(path).rounds[1].cosines
+    edits = forge.client_with(1, "a", cosines=b), forge.client_with(1, "b", cosines=a)
+    forge.put_ledger(path, *forge.edited((path / "ledger.sqlite").read_bytes(), *edits))
+    (said,) = History.verify(path)
+    assert "round 1: the cosine of client 'a' does not match its update and the step" in said

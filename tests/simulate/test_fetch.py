@@ -96,6 +96,21 @@ def test_a_cached_file_that_was_changed_is_fetched_again(server):
     assert gzip.decompress(fetch.idx_files("mnist")[1].read_bytes()).decode() == fetch.IDX_FILES[1]
 
 
+def test_without_network_a_changed_file_is_named_and_nothing_is_deleted(server, batches, monkeypatch):
+    cached, unpacked = fetch.idx_files("mnist"), fetch.cifar_files()
+    for name in (*fetch.IDX_FILES, batches.name):
+        (server / name).unlink()
+    cached[1].write_bytes(b"poison")
+    with pytest.raises(ConfigError, match=r"train-labels\S+ is not the published .*could not be fetched"):
+        fetch.idx_files("mnist")
+    (fetch._cache() / batches.name).unlink()
+    unpacked[3].write_bytes(b"poison")
+    with pytest.raises(ConfigError, match="could not be fetched"):
+        fetch.cifar_files()
+    assert [file.is_file() for file in (*cached, *unpacked)] == [True] * 10
+    assert {path.name for path in fetch._cache().iterdir()} == {"mnist", fetch.CIFAR_UNPACKED}
+
+
 def test_no_network_says_what_to_do(tmp_path, monkeypatch):
     pytest.importorskip("pooch", reason="downloads need pooch: pip install 'fedcrab[simulate]'")
     monkeypatch.delenv("FEDCRAB_DATA", raising=False)

@@ -107,3 +107,5 @@ def test_no_label_is_a_formula_in_a_spreadsheet(evil: str) -> None:
         assert [row[0] for row in rows] == ["'" + evil.replace("\r", " ")] * 2
     assert to_csv([{"ta": -0.5}], ["ta"]) == "ta\n-0.5\n"
     assert no_formula("-0.5 ± 0.1") == "-0.5 ± 0.1"
+    for formula in ("=1", "@x", "\t=1", "＝1", "＠x"):
+        assert no_formula(formula) == f"'{formula}"

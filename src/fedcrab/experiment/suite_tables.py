@@ -134,7 +134,7 @@ def no_formula(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = value.replace("\r", " ")  # which ends a row for most readers, and which Python does not quote
-    risky = text.lstrip().startswith(("=", "+", "-", "@"))
+    risky = text.lstrip().startswith(tuple("=+-@＝＋－＠"))  # some spreadsheets read wide ones too
     return f"'{text}" if risky and not NUMBERS.fullmatch(text) else text
 
 

@@ -5,11 +5,16 @@ clients. So ‖X_c‖ must be the norm of client c. The cosines c with the aggre
 whichever rule made it: there is a g with ‖g‖ ≤ 1 and ⟨X_c/‖X_c‖, g⟩ = c_c for every client. g may be shorter
 than 1, because an aggregate need not lie in the span of the updates. Sketched coordinates are random and
 bound nothing for a single client, so they are not compared.
+
+Where the updates and the step are stored too, each norm and cosine must be theirs. A stored vector q with
+‖q - u‖ ≤ ε gives ‖u‖ to ε, and the direction u/‖u‖ to 2ε/‖q‖.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,5 +95,34 @@ def updates_problems(
     return []
 
 
-def _length(vector: Vector, trained: tuple[slice, ...]) -> float:
+def stored_problems(
+    entry: RoundRecord,
+    vectors: Iterable[Vector],
+    errors: Iterable[float],
+    step: NDArray[Any],
+    step_error: float,
+    trained: tuple[slice, ...],
+) -> list[str]:
+    """Return how norms and cosines contradict the stored updates and step, each known up to an error."""
+    direction, length = _trained(step, trained), _length(step, trained)
+    recorded = zip(entry.clients, entry.norms.tolist(), entry.cosines.tolist(), strict=True)
+    for (client, norm_, cosine), vector, error in zip(recorded, vectors, errors, strict=True):
+        found = _length(vector, trained)
+        if abs(found - norm_) > error + TOLERANCE * max(found, norm_):
+            return [f"round {entry.index}: the norm of client {client!r} does not match its update"]
+        if min(found - error, length - step_error) <= 0:  # no direction is known
+            continue
+        product = float(_trained(vector, trained) @ direction) / (found * length)
+        if abs(product - cosine) > TOLERANCE + 2 * (error / found + step_error / length):
+            return [
+                f"round {entry.index}: the cosine of client {client!r} does not match its update and the step"
+            ]
+    return []
+
+
+def _trained(vector: NDArray[Any], trained: tuple[slice, ...]) -> NDArray[np.float64]:
+    return np.concatenate([vector[part] for part in trained] or [vector[:0]]).astype(np.float64)
+
+
+def _length(vector: NDArray[Any], trained: tuple[slice, ...]) -> float:
     return norm(vector, trained) if trained else 0.0

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedcrab.errors import DamagedError, HistoryError
 from fedcrab.history.compact import Bytes, Packing
+from fedcrab.history.consistency import stored_problems
 from fedcrab.history.ledger_state import LedgerState
 from fedcrab.history.selection import Compact
 from fedcrab.history.snapshots import Snapshots
@@ -43,6 +44,19 @@ def rebuilt_error(snapshots: Snapshots, contents: LedgerState, round: int) -> fl
     """Return Σ ‖q - G_s‖ over the packed steps of a rebuilt model."""
     packing, rounds = packing_of(contents), range(_exact_before(contents, round), round)
     return float(sum(packing.errors(read_packed(snapshots, contents, t)[-1:])[0] for t in rounds))
+
+
+def packed_problems(snapshots: Snapshots, contents: LedgerState, round: int) -> list[str]:
+    """Return how the packed updates and step of a round contradict its norms and cosines."""
+    packing, entry, rows = (
+        packing_of(contents),
+        contents.rounds[round],
+        read_packed(snapshots, contents, round),
+    )
+    errors = packing.errors(rows).tolist()
+    vectors = (packing.unpack(rows[place : place + 1])[0] for place in range(len(entry.clients)))
+    step, trained = packing.unpack(rows[-1:])[0], contents.charter.layout.trained()
+    return stored_problems(entry, vectors, errors[:-1], step, errors[-1], trained)
 
 
 def _exact_before(contents: LedgerState, round: int) -> int:

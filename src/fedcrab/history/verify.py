@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,11 @@ from fedcrab.history.anchor import (
     write_signature,
 )
 from fedcrab.history.chain import HEAD, LEDGER, SNAPSHOTS, Head
-from fedcrab.history.consistency import round_problems, updates_problems
+from fedcrab.history.consistency import round_problems, stored_problems, updates_problems
 from fedcrab.history.ledger_file import LedgerFile
 from fedcrab.history.ledger_reader import read_entries
 from fedcrab.history.ledger_state import LedgerState, NeededFile, audit
-from fedcrab.history.packed import read_packed
+from fedcrab.history.packed import packed_problems
 from fedcrab.history.remote_store import REMOTE
 from fedcrab.history.signature import check_private
 from fedcrab.history.snapshots import ENDING, Snapshots, is_hash
@@ -183,9 +183,12 @@ def _number_problems(contents: LedgerState) -> Iterator[str]:
 
 def _snapshot_problems(directory: Path, contents: LedgerState) -> list[str]:
     snapshots, problems = Snapshots(directory / SNAPSHOTS), []
-    for digest, need in contents.needed().items():
+    needed = contents.needed()
+    for digest, need in needed.items():
         try:
             _check_snapshot(snapshots, digest, need, contents)
+            if need.kind == "updates":
+                _check_step(snapshots, contents, need.round, needed)
         except DamagedError as error:
             problems.append(f"{error} ({need})")
     return problems
@@ -201,11 +204,34 @@ def _check_snapshot(snapshots: Snapshots, digest: str, need: NeededFile, content
         for problem in updates_problems(entry, np.asarray(vectors, np.float32), layout.trained()):
             raise DamagedError(f"{snapshots.path(digest)}: {problem}")
     elif need.kind == "packed":
-        read_packed(snapshots, contents, need.round)
+        for problem in packed_problems(snapshots, contents, need.round):
+            raise DamagedError(f"{snapshots.path(digest)}: {problem}")
     elif need.kind == "state":
         snapshots.state(digest)
     else:
         snapshots.model(digest, layout)
+
+
+def _check_step(
+    snapshots: Snapshots, contents: LedgerState, round: int, kept: Mapping[str, NeededFile]
+) -> None:
+    """Compare the cosines with the step, where the models before and after the round are both kept.
+
+    The model after it was rounded to float32: half a unit in the last place of each number.
+    """
+    entry, layout = contents.rounds[round], contents.charter.layout
+    if not entry.clients or entry.updates is None or not {entry.start, entry.after} <= kept.keys():
+        return
+    problem = None
+    with suppress(DamagedError):  # reported with the model
+        after = snapshots.model(entry.after, layout).astype(np.float64)
+        step, error = after - snapshots.model(entry.start, layout), float(np.linalg.norm(after)) * 2.0**-24
+        vectors = snapshots.array(entry.updates, "updates", (len(entry.clients), layout.size), "F32")
+        exact = [0.0] * len(entry.clients)
+        found = stored_problems(entry, np.asarray(vectors, np.float32), exact, step, error, layout.trained())
+        problem = next(iter(found), None)
+    if problem:
+        raise DamagedError(f"{snapshots.path(entry.updates)}: {problem}")
 
 
 def _strangers(directory: Path, contents: LedgerState) -> list[str]:

@@ -20,7 +20,8 @@ import importlib
 import os
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from math import prod
@@ -86,14 +87,31 @@ def cifar_files() -> list[Path]:
         return _all_of(folder / CIFAR_FOLDER, CIFAR_FILES, "cifar10")
     unpacked = _cache() / CIFAR_UNPACKED / CIFAR_FOLDER
     if _changed(unpacked):
-        shutil.rmtree(_cache() / CIFAR_UNPACKED, ignore_errors=True)  # or it would not be unpacked again
-        _download("cifar10", CIFAR_URL, CIFAR_SHA256, _cache(), unpack=True)
+        with _set_aside(_cache() / CIFAR_UNPACKED):  # otherwise it would not be unpacked again
+            _download("cifar10", CIFAR_URL, CIFAR_SHA256, _cache(), unpack=True)
     if wrong := _changed(unpacked):
         raise ConfigError(
             f"data set 'cifar10': {unpacked / wrong[0]} is not the published file (its sha256 differs); "
             "delete the folder and try again"
         )
     return [unpacked / file for file in CIFAR_FILES]
+
+
+@contextmanager
+def _set_aside(folder: Path) -> Iterator[None]:
+    """Move a folder out of the way; it comes back if the block fails, and is deleted otherwise."""
+    aside = folder.with_name(f"{folder.name}.changed")
+    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        folder.rename(aside)
+    try:
+        yield
+    except BaseException:
+        if aside.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _changed(folder: Path) -> list[str]:
@@ -147,12 +165,15 @@ def _download(dataset: str, url: str, sha256: str, folder: Path, *, unpack: bool
     pooch = extra("pooch")
     unpacker = pooch.Untar(extract_dir=CIFAR_UNPACKED) if unpack else None
     name = url.rsplit("/", 1)[1]
+    found = _sha256(folder / name)
+    damaged = f"{folder / name} is not the published file (its sha256 differs), and "
+    why = damaged if found not in (None, sha256) else ""
     try:
         pooch.retrieve(url, f"sha256:{sha256}", fname=name, path=folder, processor=unpacker)
     except Exception as problem:  # the network library may raise anything
         raise ConfigError(
-            f"data set {dataset!r}: {url} could not be fetched ({type(problem).__name__}); connect to the "
-            "network, or set FEDCRAB_DATA to a folder with the files"
+            f"data set {dataset!r}: {why}{url} could not be fetched ({type(problem).__name__}); connect to "
+            "the network, or set FEDCRAB_DATA to a folder with the files"
         ) from problem
     return folder / name
 
