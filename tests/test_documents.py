@@ -48,32 +48,48 @@ def run(command: list[str], place: Path, env: dict[str, str]) -> subprocess.Comp
     return subprocess.run(command, cwd=place, env=env, timeout=300, **streams)
 
 
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """An environment whose commands start without importing the simulator again."""
+    with forking(tmp_path_factory.mktemp("forked"), environment()) as env:
+        yield env
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
-def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
+def test_python_blocks_run(document: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The README's in a Python of their own: its imports must not warn either."""
     program = "\n".join(blocks(document, "python"))
     if not program:
         return
-    done = run([sys.executable, "-W", "error", "-c", program], tmp_path, environment())
+    if document == ROOT / "README.md":
+        done = run([sys.executable, "-W", "error", "-c", program], tmp_path, environment())
+    else:
+        env = request.getfixturevalue("forked")
+        done = run(["sh", "-c", 'forked-python "$0"', program], tmp_path, env)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_program_that_fails_or_warns_is_noticed(tmp_path: Path, forked: dict[str, str]) -> None:
+    for program in ("1 / 0", "import warnings; warnings.warn('x')", "raise SystemExit(3)"):
+        assert run(["sh", "-c", 'forked-python "$0"', program], tmp_path, forked).returncode != 0
+    assert run(["sh", "-c", "fedcrab show nowhere"], tmp_path, forked).returncode == 2
 
 
 @pytest.mark.long(60)
 def test_readme_tutorial_and_commands_show_what_the_commands_print(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, forked: dict[str, str]
 ) -> None:
     done: dict[str, str] = {}
-    with forking(tmp_path_factory.mktemp("forked"), environment()) as env:
-        for document in STORY:
-            follow(document, tmp_path, env, done)
+    for document in STORY:
+        follow(document, tmp_path, forked, done)
 
 
 @pytest.mark.long(30)
 @pytest.mark.parametrize("document", sorted(SESSIONS, key=lambda d: -SESSIONS[d]), ids=lambda d: d.name)
 def test_console_blocks_show_what_the_commands_print(
-    document: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    document: Path, tmp_path: Path, forked: dict[str, str]
 ) -> None:
-    with forking(tmp_path_factory.mktemp("forked"), environment()) as env:
-        follow(document, tmp_path, env, {})
+    follow(document, tmp_path, forked, {})
 
 
 def follow(document: Path, place: Path, env: dict[str, str], done: dict[str, str]) -> None:

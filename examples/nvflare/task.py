@@ -3,6 +3,8 @@
 Softmax regression on scikit-learn's digits: one matrix, of 64 pixels and a constant by 10 classes.
 """
 
+from functools import cache
+
 import numpy as np
 
 HELD_OUT = 300  # examples that the server keeps for itself
@@ -24,6 +26,7 @@ def held_out() -> tuple[np.ndarray, np.ndarray]:
     return x[:HELD_OUT], y[:HELD_OUT]
 
 
+@cache
 def _digits() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 

@@ -26,6 +26,8 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_OVERRIDE_RESOURCES": '{"CPU": 1}',  # one worker: each takes seconds to import torch
+    "RAY_worker_niceness": "0",  # 15 by default: beside other tests its workers would hardly run
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",

@@ -7,6 +7,7 @@ its own, is in test_customised.py.
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ HONEST = [site for site in SITES if site not in ATTACKERS]
 TEST = 500
 
 
+@cache
 def digits() -> tuple[np.ndarray, np.ndarray]:
     x, y = load_digits(return_X_y=True)
     return (x / 16).astype(np.float32), y

@@ -1,5 +1,7 @@
 """The model, the data and the local training: what an app has before fedcrab comes in."""
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,7 @@ def held_out() -> Examples:
     return x[:HELD_OUT], y[:HELD_OUT]
 
 
+@cache
 def _digits() -> Examples:
     from sklearn.datasets import load_digits
 
