@@ -82,7 +82,7 @@ def test_room_comes_back_after_the_next_round_and_not_before() -> None:
         ({}, None, "empty"),
         ({"a": np.zeros(2, np.float32)}, ["b"], "no array 'b'"),
         ({"a": np.zeros(2, np.int64)}, [], "cannot be trained"),
-        ({"a": np.zeros(2, np.bool_)}, None, "floating and whole"),
+        ({"a": np.zeros(2, np.bool_)}, None, "floats and integers"),
     ],
 )
 def test_what_is_no_model_is_refused(arrays, buffers, told) -> None:

@@ -222,7 +222,7 @@ def test_a_job_is_asked_for_the_same_cells() -> None:
         ('attacks = ["shout"]', "no attack 'shout'"),
         ('datasets = [{name = "digits", settings = {}}]', "takes no settings"),
         ("fractions = [0.001]", "leaves no attacker"),
-        ("fractions = [1.0]", "or nobody else"),
+        ("fractions = [1.0]", "or no honest clients"),
         ("fractions = [2.0]", "less than or equal to 1"),
         ('measures = ["luck"]', "no measure 'luck'"),
         ('base = "nowhere"', "neither a readable file nor a preset"),

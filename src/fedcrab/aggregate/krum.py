@@ -2,7 +2,7 @@
 
     score(c) = Σ ‖u_c − u_c'‖² over the n − f − 2 nearest others c',   G = u of the lowest score
 
-n updates, of which at most f (`byzantine`) are malicious; 2f + 2 < n.
+n updates, at most f (`byzantine`) of them malicious; 2f + 2 < n.
 Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017.
 Departs from it: with f = 0 there is nothing to tolerate, so one and two updates are accepted too; a tie goes
 to the row that is smaller at the first coordinate where they differ, so that no order of clients matters.

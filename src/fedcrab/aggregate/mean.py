@@ -37,7 +37,7 @@ def participants(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> i
     """Return the number of updates; raises ``ConfigError`` if there is nothing to aggregate."""
     if matrix.ndim != 2 or np.shape(weights) != (len(matrix),):
         raise ConfigError(
-            "a rule takes one row and one weight a client, "
+            "a rule takes one row and one weight per client, "
             f"got updates of shape {matrix.shape}, weights of shape {np.shape(weights)}"
         )
     if len(matrix) == 0:

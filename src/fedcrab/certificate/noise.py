@@ -10,7 +10,7 @@ used. The usual σ = Ψ·√(2(ln 1.25 - ln δ))/ε (Dwork and Roth; SIFU) is la
 
 What it says, and what not: the history is held fixed and the chance is that of the noise alone. It holds
 for the noised rollback model, not for what is recovered from it: lengths, rounds and clients of the replay
-come from the poisoned history too. The noise must stay secret: whoever has the seed, or the history's
+come from the poisoned history too. The noise must stay secret: anyone who has the seed, or the history's
 model, can subtract it.
 """
 

@@ -63,7 +63,7 @@ REACHES: Mapping[str, Reach] = {
 
 
 def planned(plan: Plan, rule: str, crab: Mapping[str, Any] | None, reach: float) -> Term:
-    """A bound before recovery, whoever answers and with any number of examples (so the longest length)."""
+    """A bound before recovery, for any answers and examples (so it uses the longest length)."""
     assumes = ("recovery is crab with these settings", f"its rule is {rule}")
     if crab is None or rule not in HULL:
         return unknown(PLANNED, *assumes, "a rule that stays within the updates' hull")

@@ -3,7 +3,7 @@
 Honest clients take K local steps of rate η along gradients of at most G, so no update is longer than K·η·G.
 Declared as one map in every round (full batches), an update changes by at most λ times the distance of two
 models. A smooth loss has ‖∇F‖² ≤ 2L·(F - F*); a strongly convex one μ·‖x - y‖ ≤ ‖∇f(x)‖ + ‖∇f(y)‖ ≤ 2G. What
-breaks one of these is declared wrongly, or a client who is taken for honest is not: either way nothing can be
+breaks one of these is declared wrongly, or a client assumed honest is not: either way nothing can be
 stated. A constant that nothing here refutes may still be false.
 
 Answers refute too, and checking them costs nothing. An honest client's training obeys ‖T(x) - T(y) - C·(x-y)‖

@@ -1,20 +1,17 @@
-"""Theorem 1 as terms of a certificate: printed, and mended.
-
-Theorem 1 of the paper, as printed and mended.
+"""Theorem 1 of the paper as terms of a certificate: as printed, and corrected (``mended``).
 
     printed     √(η·[(F0-F*)·(r+τ) + L/2·η²G²·(r·Σσ̌² + τ)])
     mended      √(ηr·[F0-F* + L/2·η²G²·Σσ̌²]) + √(ητ·[F0-F* + L/2·η²G²·τ])
 
-F0 = F(M̃_0), both trainings begun at M̃_0, r rounds of recovery, τ of retraining, σ̌ = Σ p_c·‖u‖/‖û‖ of a
+F0 = F(M̃_0), both trainings start at M̃_0, r rounds of recovery, τ of retraining, σ̌ = Σ p_c·‖u‖/‖û‖ per
 round.
 
-The printed form is false: it takes √a + √b for √(a+b), which is less, and τ for the τ² that its own proof
-gives. The second term of the mended form is a theorem for full-batch descent on F with one step a round:
-L/2·η²‖∇F‖² ≤ L/2·η²G², and Cauchy-Schwarz. With sampled gradients it is not even true in expectation: on F
-= 0 with gradients ±G the term is 0 and the model walks by about ηG√τ; a martingale's ηG√τ must be added.
-The first term takes calibrated updates for unbiased gradients of F, which they are not. And neither is
-about training from scratch, which begins at M_0 and not at the rollback model with the poison that is left
-in it.
+The printed form is wrong: it replaces √a + √b by √(a+b), which is smaller, and the τ² of its own proof by τ.
+The second term of the corrected form is a theorem for full-batch descent on F with one step per round:
+L/2·η²‖∇F‖² ≤ L/2·η²G², and Cauchy-Schwarz. With sampled gradients it does not even hold in expectation: if F
+= 0 and gradients are ±G, the term is 0 but the model moves by about ηG√τ; a martingale's ηG√τ must be added.
+The first term treats calibrated updates as unbiased gradients of F, which they are not. Neither term is about
+training from scratch, which starts at M_0 and not at the rollback model with its remaining poison.
 """
 
 from __future__ import annotations

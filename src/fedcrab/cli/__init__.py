@@ -1,6 +1,6 @@
 """The command line: the commands in the order of the work, and how errors end.
 
-A command is the module of its name, which is imported when it is called: the others cost nothing.
+Each command is in the module of its name, which is imported only when the command is called.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ COMMANDS = {  # each with the first sentence of its help
     "demo": "Show a training under attack, and every way to recover from it, side by side.",
     "train": "Train simulated clients, attackers included, and record the training.",
     "show": "Show a history: rounds, windows, kept models, clients, bytes.",
-    "detect": "Who seems to be malicious, how sure that is and why; or that there is no sign of attack.",
-    "audit": "Is there a trigger in the model: for which class, how small, how sure, since which round.",
+    "detect": "Name the clients that seem malicious, with reasons; or report no sign of attack.",
+    "audit": "Look for a trigger in the model: its class, its size, how certain it is, since when.",
     "plan": "Decide how far to roll back, and what each method would cost; nothing is run.",
     "recover": "Rebuild the model with the honest simulated clients.",
     "evaluate": "Measure the recovered models: accuracy, attack success, membership, trigger, cost.",
@@ -43,12 +43,12 @@ COMMANDS = {  # each with the first sentence of its help
 }
 
 
-LONGEST_METAVAR = 24  # characters of choices beside an option; more are told in its help
+LONGEST_METAVAR = 24  # characters of choices next to an option; longer lists are in its help
 LINE_WITHIN_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
 
 
 def load_command(name: str) -> click.Command:
-    """A command as it is called, from the module of its name."""
+    """Return a command from the module of its name."""
     group = typer.main.get_group(import_module(f"fedcrab.cli.{name}").app)
     command = group.commands[name]
     command.help = LINE_WITHIN_PARAGRAPH.sub(" ", command.help or "")  # a terminal breaks lines where it must
@@ -58,7 +58,7 @@ def load_command(name: str) -> click.Command:
 
 
 def _tell_choices(parameter: click.Parameter) -> None:
-    """Many choices are listed in an option's help, where no name is broken."""
+    """List many choices in an option's help, where no name is broken."""
     choices = getattr(parameter.type, "choices", ())
     if isinstance(parameter, TyperOption) and len("|".join(choices)) > LONGEST_METAVAR:
         parameter.metavar = (parameter.name or "").upper()
@@ -114,7 +114,7 @@ def main() -> None:
     """Run a command; any error is one sentence and an exit code."""
     never_fail_to_print()
     code = _run(sys.argv[1:])
-    with suppress(ValueError):  # not in the main thread: signals are somebody else's
+    with suppress(ValueError):  # not in the main thread, which handles signals
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python exits would print a traceback
     sys.exit(code)
 

@@ -29,10 +29,10 @@ def audit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is there a trigger in the model: for which class, how small, how sure, since which round.
+    """Look for a trigger in the model: its class, its size, how certain it is, since when.
 
-    Needs the server's probe examples and no client. It finds patches, and says what it cannot see. Of what
-    'recover' wrote, every model is audited, and the history's trigger tried on it.
+    Needs the server's probe examples, but no clients. It finds patches, and says what it cannot see. In a
+    folder that 'recover' wrote, every model is audited, and the trigger of the history is tried on it.
     """
     need_extra("simulate", "an audit")
     with Progress(quiet=as_json) as progress:

@@ -136,8 +136,8 @@ def _conclusion(table: Mapping[str, Any]) -> Text:
         return Text(f"Nothing is claimed: {check['assumes'][0]}.")
     if found["value"] is None:
         return Text(
-            "Nothing is proved of the distance to training from scratch: no κ is declared, and no retraining "
-            "was run. docs/certificate.md says what can be declared."
+            "Nothing is proven about the distance to training from scratch: no κ is declared, and no "
+            "retraining was run. docs/certificate.md says what can be declared."
         )
     assumed = "; ".join(found["assumes"]) or "nothing"
     return Text(
@@ -160,10 +160,10 @@ def _beside(found: Mapping[str, Any]) -> str:
     nothing = found.get("poisoned")
     if nothing is None or nothing["value"] is None:
         return ""
-    said = f" Of the poisoned model the same is proved with {nothing['value']:.6g} ({nothing['by']})"
+    said = f" For the poisoned model the proven bound is {nothing['value']:.6g} ({nothing['by']})"
     if found["nearer"] == "recovered":
-        return f"{said}: recovery is proved to be nearer than that bound."
-    return f"{said}: what is proved ranks recovery below doing nothing. It may still be nearer in truth."
+        return f"{said}: recovery is proven to be nearer than that bound."
+    return f"{said}: the proof alone does not favour recovery over doing nothing. It may still be nearer."
 
 
 def _written(path: Path, table: Mapping[str, Any]) -> str:
@@ -187,7 +187,7 @@ def certify_command(
     epsilon: Epsilon = None,
     delta: Delta = None,
     key: Annotated[Path | None, typer.Option(help="Sign with this Ed25519 private key (PEM).")] = None,
-    estimate: Annotated[bool, typer.Option(help="Guess constants that are not declared.")] = True,
+    estimate: Annotated[bool, typer.Option(help="Estimate constants that are not declared.")] = True,
     terms: Annotated[
         bool, typer.Option("--terms", help="Show every statement, its formula and its flag.")
     ] = False,

@@ -75,7 +75,7 @@ def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None
         cost = f": back to round {saving.rollback_round}, {share:.0%} of retraining's client-rounds"
     return [
         Text(
-            f"{seen}. If you know that they were honest until then, --since {found.round}{cost}. Somebody "
+            f"{seen}. If you know that they were honest until then, --since {found.round}{cost}. An attacker "
             "who hides has no visible start."
         )
     ]
@@ -114,23 +114,24 @@ DETECTOR_NAMES = ("all", *DETECTORS, "taught")
 def detect(
     directory: Directory,
     detector: Annotated[
-        str, typer.Option(click_type=Choice(DETECTOR_NAMES), help="How to judge; all: whatever can be.")
+        str,
+        typer.Option(click_type=Choice(DETECTOR_NAMES), help="Which one; all: each that can run."),
     ] = "all",
     examples: Annotated[
         Path | None,
         typer.Option(metavar="FILE.npz", help="Inputs x with the labels y that the model should not give."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every client of many.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every client.")] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with code 1 where there are suspects, for scripts.")
+        bool, typer.Option("--exit-code", help="Exit with code 1 if there are suspects, for scripts.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Who seems to be malicious, how sure that is and why; or that there is no sign of attack.
+    """Name the clients that seem malicious, with reasons; or report no sign of attack.
 
-    'ledger' compares the clients' updates by what the ledger says of them; 'taught' asks who taught the model
-    the trigger that an audit finds in it, or what --examples shows; 'all' does both, and looks at who makes
-    the model unlearn. Nothing is asked of any client.
+    'ledger' compares the clients' updates by their measures in the ledger. 'taught' finds who taught the
+    model the trigger that an audit finds, or what --examples shows. 'all' does both, and looks for clients
+    that make the model unlearn. No client is asked.
     """
     with busy("Reading the history"):
         history = History.open(directory)

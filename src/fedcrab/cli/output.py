@@ -23,7 +23,7 @@ MOST = 200  # client ids that a shell is offered
 
 
 def complete_clients(ctx: typer.Context, incomplete: str) -> list[str]:
-    """What a shell offers for ``--malicious``: the ids of the history that was named, after a comma too."""
+    """Return shell completions for ``--malicious``: the ids in the given history, also after a comma."""
     from fedcrab.errors import FedcrabError
     from fedcrab.recover.folder import open_history_or_recovery
     from fedcrab.rollback.malicious import quoted

@@ -73,7 +73,7 @@ def recover(
         bool,
         typer.Option(
             "--anchor",
-            help="Keep every answer, and ask everybody once more at the result: more can be proven.",
+            help="Store every answer, and ask every client once more at the result: more can be proven.",
         ),
     ] = False,
     workers: Workers = None,

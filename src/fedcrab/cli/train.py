@@ -39,7 +39,7 @@ def train(
 ) -> None:
     """Train simulated clients, attackers included, and record the training.
 
-    Ctrl-C leaves a whole history; --resume continues it, bit-identical to an uninterrupted run.
+    Ctrl-C leaves a complete history; --resume continues it, bit-identical to an uninterrupted run.
     """
     need_extra("simulate", "'train'")
     with busy("Reading the configuration"):

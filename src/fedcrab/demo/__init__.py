@@ -36,7 +36,7 @@ class Demo(Protocol):
 def run_demo(out: Path | None = None, progress: Progress = SILENT) -> Iterator[Demo]:
     """Run the demo that the installed packages allow."""
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
-        raise HistoryError(f"{out}: there is something already; choose another place")
+        raise HistoryError(f"{out}: already exists; choose another path")
     if has_extra("simulate"):
         progress.stage("Loading the simulator")
         from fedcrab.demo.full import run_full_demo

@@ -120,8 +120,8 @@ def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
         raise ConfigError("a suite needs attacks, and its base has none; list some under attacks")
     if not 0 < round(config.attack.fraction * clients) < clients:
         raise ConfigError(
-            f"a fraction of {config.attack.fraction:g} of {clients} clients leaves no attacker or "
-            "nobody else; choose one in between"
+            f"a fraction of {config.attack.fraction:g} of {clients} clients leaves no attackers or no "
+            "honest clients; choose a value in between"
         )
     own: dict[str, str | float] = {
         "dataset": config.data.name,

@@ -215,6 +215,6 @@ def _outcome(training: str, future: Future[Any], store: CellCache) -> list[JobEv
         tables = [{"failed": None, "why": "the process of a training ended before its time"}]
     except CancelledError:
         tables = [{"failed": None, "why": "cancelled, or the cluster no longer answers"}]
-    except Exception as error:  # whatever went wrong in another process: the other trainings go on
+    except Exception as error:  # any error in another process; the other trainings continue
         tables = [{"failed": None, "why": f"{type(error).__name__}: {error}"}]
     return [JobEvent(training, table) for table in [*tables, {ENDED: True}]]

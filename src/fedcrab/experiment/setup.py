@@ -210,7 +210,7 @@ def _resumed(config: Config, path: Path) -> History:
     notes = history.charter.notes  # by an older version perhaps, without settings that are new
     if notes != config.to_json() and not (notes.startswith("{") and Config.from_json(notes) == config):
         history.release()
-        raise ConfigError(f"{path}: begun with another configuration; resume it with the same one")
+        raise ConfigError(f"{path}: was started with another configuration; resume it with the same one")
     return history
 
 
@@ -248,7 +248,7 @@ def setup_of(history: History, workers: int | None) -> Setup:
     """The setup of a simulated history, from the configuration in its notes."""
     if not history.charter.notes:
         raise ConfigError(
-            f"{history.path}: carries no configuration of simulated clients; recover it with "
+            f"{history.path}: has no configuration of simulated clients; recover it with "
             "fedcrab.recover over a fleet of your own (docs/own-loop.md)"
         )
     if history.charter.notes.startswith('{"flower":'):

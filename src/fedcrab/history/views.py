@@ -28,7 +28,7 @@ def as_html(history: History) -> str:
     facts = {
         "path": history.path,
         "state": "closed" if history.closed else "open",
-        "rounds": f"{len(history.rounds)}, of which {len(history.kept)} kept",
+        "rounds": f"{len(history.rounds)}, {len(history.kept)} kept",
         "clients": len(history.clients),
         "parameters": f"{charter.layout.size:,}",
         "keeps": charter.selection,

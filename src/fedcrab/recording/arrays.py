@@ -35,7 +35,7 @@ class ArrayLayout:
         read: Read = np.asarray,
         pack: Pack = dict,
     ) -> ArrayLayout:
-        """The shape of these arrays, each of which has a dtype and a shape.
+        """The shape of these arrays; each has a dtype and a shape.
 
         ``buffers`` names those that are not trained; unless given, whole numbers and BatchNorm's statistics.
         """
@@ -123,7 +123,7 @@ def _cast(view: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
 def _field(name: str, array: Any, buffers: Collection[str] | None) -> Field:
     kind = np.dtype(array.dtype).kind
     if kind not in "fiu":
-        raise ConfigError(f"array {name!r} is {array.dtype}; a model is made of floating and whole numbers")
+        raise ConfigError(f"array {name!r} is {array.dtype}; a model has floats and integers only")
     whole = kind != "f"
     guessed = whole or name.rpartition(".")[2] in STATISTICS
     buffer = guessed if buffers is None else name in buffers

@@ -28,7 +28,7 @@ class Patience:
             raise ConfigError(f"attempts must be 1 or more, got {self.attempts}")
 
     def enough(self, asked: int) -> int:
-        """How many usable answers are needed of so many."""
+        """Return how many of this many answers must be usable."""
         return max(1, ceil(self.quorum * asked - 1e-9))
 
     @property

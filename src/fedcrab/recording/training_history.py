@@ -123,7 +123,7 @@ class TrainingHistory:
     """One writer, from the first round to the last. Made by :meth:`create` or :meth:`take_up`.
 
     A round is written on a thread of its own, while clients train the next one. It counts once
-    :meth:`settle` has returned; whoever is killed before that does this one round again.
+    :meth:`settle` has returned; a process killed before that repeats this round.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class TrainingHistory:
         return self.model.arrays(after, absent)
 
     def _warn_of_unknown_loss(self, loss: float) -> None:
-        """Once: without a loss, windows close after so many rounds, whatever the training does."""
+        """Warn once: without a loss, windows close after a fixed number of rounds."""
         if self._told_unknown or not np.isnan(loss):
             return
         self._told_unknown = True
@@ -256,7 +256,7 @@ class TrainingHistory:
                 after: Vector = made if whole else self.model.flatten(made, rest=start)
             except ValueError as error:
                 raise ConfigError(
-                    f"the strategy's model is not the one that was begun with: {error}"
+                    f"the strategy's model is not the one that the training started with: {error}"
                 ) from error
             self.model.round_off(after)
             step = after - start
@@ -293,7 +293,7 @@ class TrainingHistory:
             self._tell_head()
 
     def _tell_head(self) -> None:
-        """Log the head, for whoever keeps logs elsewhere: nobody can rewrite the history and match it."""
+        """Log the head. If logs are stored elsewhere, a rewritten history cannot match it."""
         if self._head_every and self.rounds % self._head_every == 0:
             head = self.history.contents.head
             self._log(INFO, "fedcrab: head after round %d of %s: %s", self.rounds, self.history.path, head)

@@ -1,17 +1,17 @@
-"""Certified replay: follow the centre of a ball that provably holds the retraining, and ask where it grows.
+"""Certified replay: follow the centre of a ball that provably contains the retraining; ask where it grows.
 
     m ← M_s;  for each round t ≥ s:  m ← Σ p_c·(y_c + u_c(y_c) + C·(m - y_c))
 
-over the honest participants c of round t, y_c the model nearest to m at which c's answer is known: a model of
-the history, with the stored update, or one at which c was asked here. The error that this makes is at most
-Σ p_c·(ρ‖m - y_c‖ + ε_c) a round, ε_c the rounding of what is stored. So a client is asked, at m itself,
-wherever its part of that exceeds ``proof`` times the length of the first honest mean update. C and ρ are
-those of the clients' local training (:meth:`fedcrab.certificate.Assumptions.local_affine`). Of convex losses
-ρ < 1, and the bound in the certificate is useful.
+over the honest participants c of round t. y_c is the model nearest to m at which c's answer is known: a model
+of the history, with the stored update, or one at which c was asked here. The error per round is at most Σ
+p_c·(ρ‖m - y_c‖ + ε_c), where ε_c is the rounding of what is stored. A client is asked, at m itself, if its
+part of that exceeds ``proof`` times the length of the first honest mean update. C and ρ describe the clients'
+local training (:meth:`fedcrab.certificate.Assumptions.local_affine`). For convex losses ρ < 1, and the bound
+in the certificate is useful.
 
-With full batches local training is the same map in every round, and y_c is from any of them. With sampled
-ones only the answers of round t with its batches count. The L-BFGS of the plain replay comes nearer in truth,
-this one in proof.
+With full batches local training is the same map in every round, and y_c can come from any of them. With
+sampled batches only the answers of round t count. The L-BFGS of the plain replay is nearer to the retraining;
+this replay has the better proof.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""What is wrong with stored updates at another model: measured by fresh answers, or estimated from them.
+"""Corrects stored updates for another model: measured with fresh answers, or estimated from earlier ones.
 
-The difference of client c is taken as a common part and one of its own, which changes slowly:
+The difference of client c is the sum of a common part and its own part, which changes slowly:
 
     û - q ≈ c_t + e_c
 
-Those asked in a round show r = û - q - e_c, so c_t is a robust mean of these r: without the largest and the
-smallest two fifths of each coordinate, each r clipped to twice the median of their lengths. What is new in it
-beside the estimate H̃v is noise to some extent, and counts for that much less (James and Stein 1961):
+The asked clients show r = û - q - e_c. c_t is a robust mean of these r: without the largest and the smallest
+two fifths of each coordinate, each r clipped to twice the median length. Its difference from the estimate H̃v
+is partly noise, and is reduced accordingly (James and Stein 1961):
 
     c_t = H̃v + K·(mean of r - H̃v),    K = 1 - standard error² / ‖mean of r - H̃v‖²,  at least ½
 
-e_c = û - q - c_t is kept until c is asked again: as SAGA (Defazio et al., NeurIPS 2014) keeps gradients.
-Over six rounds of training with uneven clients e_c correlates with itself by 0.7 to 0.8; it is what makes the
-mean of a few asked miss that of all. Whoever is asked moves the others' updates by a robust mean at most, and
-its own by what it answers, as in retraining.
+e_c = û - q - c_t is kept until c is asked again, as SAGA (Defazio et al., NeurIPS 2014) keeps gradients. Over
+six rounds of training with uneven clients, e_c correlates with itself by 0.7 to 0.8. Without it, the mean of
+a few clients misses that of all. An asked client can move the others' updates only through the robust mean,
+and its own by its answer, as in retraining.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from fedcrab.recover.step import Pair
 from fedcrab.types import ClientId, Layout, Updates, Vector
 from fedcrab.vectors import is_finite, norm
 
-CLIP = 2.0  # times the median length of what those asked show
-FEWEST = 3  # answers that a robust mean can be taken of, unless these are all there are
-TRIMMED = 0.4  # of the values of a coordinate, left out at each end, at least one: two of five may lie
-LEAST_GAIN = 0.5  # of what is new in a measured correction
+CLIP = 2.0  # times the median length of the r
+FEWEST = 3  # answers for a robust mean, unless there are no more clients
+TRIMMED = 0.4  # of a coordinate's values at each end are left out, at least one: two of five may lie
+LEAST_GAIN = 0.5  # the least K
 
 Rows = Mapping[ClientId, Vector]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Correction:
-    """c: by how much the clients' updates differ from the stored ones, and how sure that is."""
+    """c: how much the clients' updates differ from the stored ones, and how certain that is."""
 
     vector: Vector = field(repr=False)  # what they have in common; integer buffers are zero
-    changes: Rows = field(repr=False)  # û - q of each who answered, clipped; integer buffers are zero
-    clients: int  # of whom these answered
-    spread: float  # √(Σ‖r - c‖² / (answers - 1)): how far one client's is from c, beside its own part
-    new: float  # ‖mean of r - H̃v‖: how far the estimate was from what was measured; without one ‖c‖
+    changes: Rows = field(repr=False)  # û - q per answer, clipped; integer buffers are zero
+    clients: int  # how many there are, answered or not
+    spread: float  # √(Σ‖r - c‖² / (answers - 1)): how far one client's r is from c
+    new: float  # ‖mean of r - H̃v‖: the error of the estimate; ‖c‖ without one
 
     @property
     def answers(self) -> int:
-        """How many answers it is made from."""
+        """The number of answers it is made from."""
         return len(self.changes)
 
     @property
     def standard_error(self) -> float:
-        """Spread / √answers, less the part of the clients that was asked: of all of them it is exact."""
+        """Spread / √answers, reduced by the share of clients asked: with all of them it is 0."""
         left = 1 - self.answers / self.clients
         return self.spread * float(np.sqrt(left / self.answers))
 
     def own(self, client: ClientId, layout: Layout) -> Vector:
-        """e: what this client's difference has beside the common part; zero where a number is not trained."""
+        """Return e: this client's difference minus the common part; zero where a number is not trained."""
         return trained_only(self.changes[client] - self.vector, layout)
 
 
@@ -75,10 +75,9 @@ def correction_of(
     trust: bool,
     layout: Layout,
 ) -> Correction | None:
-    """The correction c from the answers of some clients; None where there are too few.
+    """Return the correction c from the answers of some clients; None if there are too few.
 
-    ``own`` is what is known of e, ``predicted`` is H̃v. With ``trust`` c is the mean weighted by examples,
-    of answers as they are.
+    ``own`` is what is known of e, ``predicted`` is H̃v. With ``trust``, c is the plain weighted mean.
     """
     kept = dict(zip(stored.clients, zip(stored.vectors, stored.weights, strict=True), strict=True))
     found: dict[ClientId, Vector] = {}
@@ -107,7 +106,7 @@ def correction_of(
 
 
 def _damped(measured: Correction, predicted: Vector | None, layout: Layout) -> Correction:
-    """C with what is new in it beside the estimate reduced by its noise; buffers as measured."""
+    """Return c with its difference from the estimate reduced by the noise; buffers as measured."""
     if predicted is None:
         return measured
     new = trained_only(measured.vector - predicted, layout)
@@ -125,7 +124,7 @@ def _without_integers(vector: Vector, layout: Layout) -> Vector:
 
 
 def _clipped(shown: NDArray[np.float32], layout: Layout) -> NDArray[np.float32]:
-    """Each at most twice as long as the median one."""
+    """Clip each to twice the median length."""
     lengths = np.array([norm(row, layout.trained()) for row in shown])
     most = CLIP * float(np.median(lengths))
     factors = np.divide(most, lengths, out=np.ones_like(lengths), where=lengths > most)
@@ -134,7 +133,7 @@ def _clipped(shown: NDArray[np.float32], layout: Layout) -> NDArray[np.float32]:
 
 
 def _trimmed_mean(shown: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The mean of each coordinate without its largest and smallest two fifths; the median of up to six."""
+    """Return the mean of each coordinate without its largest and smallest two fifths."""
     cut = max(1, int(TRIMMED * len(shown))) if len(shown) >= FEWEST else 0
     inner = np.sort(shown, axis=0)[cut : len(shown) - cut]
     mean: NDArray[np.float64] = inner.mean(axis=0, dtype=np.float64)
@@ -144,11 +143,11 @@ def _trimmed_mean(shown: NDArray[np.float32]) -> NDArray[np.float64]:
 def estimated_correction(
     pairs: Sequence[Pair], moved: Vector, stored: Updates, layout: Layout
 ) -> Vector | None:
-    """H̃v, at most as long as v and as the mean of the stored updates; None without a pair to make it from.
+    """Return H̃v, at most as long as v and as the mean of the stored updates; None without a pair.
 
-    Local training draws two models nearer to each other, so that c points against v and is not longer than
-    it. Where v is short, noise can show the opposite: such a pair is left out. Carried over five rounds
-    without contact it took a model that had hardly moved four times as far from the retraining.
+    Local training moves two models closer together, so c points against v and is not longer. If v is short,
+    noise can show the opposite, and such a pair is left out: used for five rounds without contact, it moved a
+    model that had hardly changed four times as far from the retraining.
     """
     inward = [p for p in pairs if _product(p.moved, p.changed) < 0]
     if not inward or not moved.any():
@@ -168,7 +167,7 @@ def _product(one: Vector, other: Vector) -> float:
 
 
 def unexplored(pairs: Sequence[Pair], moved: Vector) -> float:
-    """The share of v, by length, that lies outside the directions in which a correction was measured."""
+    """Return the share of v, by length, outside the directions in which a correction was measured."""
     length = norm(moved)
     if not length or not pairs:
         return 1.0 if length else 0.0

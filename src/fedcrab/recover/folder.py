@@ -1,4 +1,4 @@
-"""The folder of a recovery: the one place that reads and writes it, whoever ran the recovery.
+"""The folder of a recovery. Only this module reads and writes it, on every engine.
 
     DIR/request.json            what was asked                          (:mod:`fedcrab.recover.saved_steps`)
     DIR/steps/, DIR/snapshots/  each step as it was done                (:mod:`fedcrab.recover.saved_steps`)

@@ -1,36 +1,36 @@
-"""When a replay asks again, how many, and how far it is from retraining: from what its contacts show.
+"""When a replay asks clients, how many, and how far it is from retraining, all from its measurements.
 
-    gap to the next contact = 1 + ⌊DRIFT · ‖x - M_0‖ / missed⌋,  at most LONGEST; at least SHORTEST where
+    gap to the next contact = 1 + ⌊DRIFT · ‖x - M_0‖ / missed⌋,  at most LONGEST; at least SHORTEST if
                               more than BUSY of the rounds so far had contact
-    asked there             = ⌈(spread / step)²⌉,                at least five, at most ten
+    clients asked           = ⌈(spread / step)²⌉,                at least five, at most ten
 
-``missed`` is the error of the estimate that the contact has replaced, ‖mean of r - H̃v‖ without the noise of
-that mean (where there was no estimate, ‖c‖); M_0 the initial model. So contacts are dense at first, when a
-wrong correction weighs most beside the little that the model has moved, and become rarer as it moves on. With
-so many asked the standard error of c is at most the length of the step. Of fewer than ten honest participants
-half are asked, three at least. With three always, two attackers whom nobody found were among them together
-once, and their backdoor was in every client's correction.
+``missed`` is the error of the estimate that the contact has replaced: ‖mean of r - H̃v‖ without the noise of
+that mean (‖c‖ if there was no estimate). M_0 is the initial model. So contacts are frequent at first, when
+the model has moved little and a wrong correction matters most, and become rarer later. With this many clients
+the standard error of c is at most the length of the step. If there are fewer than ten honest participants,
+half are asked, but at least three. (When three were always asked, two undetected attackers were once among
+them, and their backdoor was in every client's correction.)
 
-An estimate knows the directions in which corrections were measured, and no other. Where more than
-UNEXPLORED of v = x - M_t lies outside of these, and more than NEGLIGIBLE beside the way of the model, clients
-are asked at once: so it is in the round after an attack began, when the history's model turns away. (Five
-rounds without contact there left 2 to 4 points of a backdoor's success behind.)
+An estimate is only valid in the directions in which corrections were measured. If more than UNEXPLORED of v =
+x - M_t is outside of these, and it is longer than NEGLIGIBLE of the model's movement, clients are asked at
+once. This happens in the round after an attack starts, when the history's model changes direction. (Five
+rounds without contact there left 2 to 4 points of a backdoor's success.)
 
-The last fortieth of the rounds asks every honest participant, at least one round does, and one more where
-the clients are uneven (spread > UNEVEN · step) and at least LONG rounds are replayed. There is no contact in
-the round before. With ``trust`` half of the participants are enough, unless the clients are uneven.
+The last fortieth of the rounds asks every honest participant: at least one round, and one more if the clients
+are uneven (spread > UNEVEN · step) and at least LONG rounds are replayed. The round before has no contact.
+With ``trust``, half of the participants are enough, unless the clients are uneven.
 
 The predicted distance to retraining is √(Σ step error²), over the rounds in which x is not M_t:
 
     contact round:   step error² = spread² / n + standard error²
     other round:     step error² = spread² / n + (KEPT · missed)²
 
-n are the honest participants. spread² / n is what the step of all of them differs by from one training to the
-next; it is most of the distance. Of an estimate's error local training takes most back at the next contact;
-KEPT of it stays.
+n is the number of honest participants. spread² / n is how much their step differs between two trainings; it
+is most of the distance. Local training corrects most of an estimate's error at the next contact; KEPT of it
+stays.
 
 The constants were set on trainings with seeds 5000 to 5200: MNIST, Fashion-MNIST and CIFAR-10, IID and
-Dirichlet 0.1 to 0.5, 5 to 50% attackers. Few asked often are better than more asked seldom.
+Dirichlet 0.1 to 0.5, 5 to 50% attackers. Asking few clients often is better than asking more seldom.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from fedcrab.recover.correction import Correction
 from fedcrab.recover.step import ReplayState
 
 FEWEST, FEWEST_TRUSTED = 5, 2  # asked in a contact round
-FEWEST_OF_FEW = 3  # where half of the honest participants are fewer
+FEWEST_OF_FEW = 3  # if half of the honest participants are fewer
 MOST, MOST_TRUSTED = 10, 4
 DRIFT = 0.18  # error of the rounds until the next contact, as a share of the distance from the initial model
 LONGEST = 5  # rounds from contact to contact
-SHORTEST = 3  # likewise, where many rounds had contact
-BUSY = 0.35  # of the rounds so far, above which those were many
-EARLY = 8  # rounds, in which contacts may be as dense as they like
-UNEXPLORED = 0.3  # of v, by length, outside the directions of earlier contacts, above which there is one
-NEGLIGIBLE = 0.1  # of ‖x - M_0‖: an unexplored part of v that is shorter can wait
-UNEVEN = 0.6  # spread / step at the last contact, above which recovery settles for one round more
-SETTLED = 40  # one in so many replayed rounds asks everybody, at the end
-LONG = 30  # replayed rounds: of a shorter replay less can be wrong
-KEPT = 0.4  # of the error of an estimate, what is left of it at the end
+SHORTEST = 3  # the same, if many rounds had contact
+BUSY = 0.35  # share of the rounds so far that counts as many
+EARLY = 8  # rounds in which contacts may be dense
+UNEXPLORED = 0.3  # share of v outside the directions of earlier contacts that causes a contact
+NEGLIGIBLE = 0.1  # of ‖x - M_0‖: a shorter unexplored part of v can wait
+UNEVEN = 0.6  # spread / step at the last contact; above it, one more last round
+SETTLED = 40  # one in this many replayed rounds, at the end, asks every participant
+LONG = 30  # replayed rounds; in a shorter replay less can go wrong
+KEPT = 0.4  # the share of an estimate's error that is left at the end
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,25 @@
-"""Corrected replay: the honest clients' stored updates, corrected by what a few fresh answers show.
+"""Corrected replay: the honest clients' stored updates, corrected with a few fresh answers.
 
     contact round:   A ⊂ B_t answer from x;  rows  û of A,  q + c + e of the others
     other round:     rows  q + H̃v + e,  v = x - M_t,  H̃v at most ‖ḡ_t‖ long;  without a pair  q
 
-The step is the mean of the rows, or what a robust rule makes of them. B_t are the honest participants of
-round t, q their stored updates, ḡ_t the mean of these, x the recovered model; H̃ the compact L-BFGS
-(:mod:`fedcrab.lbfgs`) of the last two pairs (v, c). The stored updates are almost the right ones; what is
-wrong with them is that they were made from M_t and not from x. The difference û - q is far smaller than û,
-and so is its noise; a part c of it is common to all clients, a part e is the client's own and changes slowly
-(:mod:`fedcrab.recover.correction`). So few clients are enough to measure it: those who were not asked for
-the longest time, in an order that the history's secret seed draws.
+The step is the mean of the rows, or the result of a robust rule. B_t are the honest participants of round t,
+q their stored updates, ḡ_t the mean of these, x the recovered model, and H̃ the compact L-BFGS
+(:mod:`fedcrab.lbfgs`) of the last two pairs (v, c). The stored updates are almost right, but they were made
+from M_t and not from x. The difference û - q is far smaller than û, and so is its noise. A part c of it is
+common to all clients; a part e is the client's own and changes slowly (:mod:`fedcrab.recover.correction`). So
+a few clients are enough to measure it: those that were not asked for the longest time, in an order drawn with
+the history's secret seed.
 
-Who is asked may be an attacker whom nobody found. So c is a robust mean of five or more; with what else an
-attacker answers it moves its own row, as it does in retraining. ``trust=True`` is for an operator who is sure
-of the others: the mean of two. The last rounds ask every honest participant and aggregate their answers as
-they are; with ``trust``, where the clients are even, half of them.
+An asked client may be an undetected attacker. So c is a robust mean of at least five answers, and otherwise
+an attacker only changes its own row, as it does in retraining. ``trust=True`` is for an operator who is sure
+that no attacker is left: c is the mean of two answers. The last rounds ask every honest participant and
+aggregate the answers unchanged; with ``trust`` and even clients, they ask half of them.
 
-How many are asked and how often follows from what is measured, unless ``asked`` and ``every`` fix it: the
-spread of the differences gives the standard error of c; c against the H̃v predicted before it gives the error
-of a round without contact (:mod:`fedcrab.recover.pacing`). The buffers of a round without contact change as
-stored, within what was measured (:mod:`fedcrab.recover.buffers`).
+How many clients are asked, and how often, follows from measurements unless ``asked`` and ``every`` are given.
+The spread of the differences gives the standard error of c. Comparing c with the predicted H̃v gives the
+error of a round without contact (:mod:`fedcrab.recover.pacing`). The buffers of a round without contact
+change as stored, within what was measured (:mod:`fedcrab.recover.buffers`).
 """
 
 from __future__ import annotations
@@ -76,15 +76,13 @@ def replay(
 ) -> Iterator[Step]:
     """Recover from the plan's rollback model, round by round; needs a history by Compact or Everything.
 
-    ``every`` n-th round has contact, ``asked`` clients are asked in it; None decides both while it runs.
-    ``settle`` is how many of the last rounds ask every honest participant (None: a fortieth, or one more).
-    ``trust`` takes the mean of two asked in place of a robust mean of five: for an operator who is sure that
-    no attacker is left.
-    ``proof`` replays by what can be proved instead (:mod:`fedcrab.recover.certified_replay`): a client is
-    asked where more than this share of a step would be unknown. It needs C and ρ of the clients' training as
-    ``centre`` and ``spread``, and whether batches are full.
-    ``epochs`` are the clients' local ones (None: as the fleet has them). ``after`` is the last step of a
-    recovery that was interrupted; the recovery resumes from there.
+    Every ``every``-th round asks ``asked`` clients; None decides both while it runs. ``settle`` is how many
+    of the last rounds ask every honest participant (None: a fortieth, or one more). ``trust`` uses the mean
+    of two answers instead of a robust mean of five: for an operator who is sure that no attacker is left.
+    ``proof`` runs a certified replay instead (:mod:`fedcrab.recover.certified_replay`): a client is asked if
+    more than this share of a step would be unknown. It needs C and ρ of the clients' training as ``centre``
+    and ``spread``, and whether batches are full. ``epochs`` is the number of local epochs (None: the fleet's
+    own). ``after`` is the last step of an interrupted recovery, which continues from there.
     """
     check_epochs(epochs)
     if proof is not None:

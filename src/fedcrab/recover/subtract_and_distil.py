@@ -1,7 +1,7 @@
 """Subtract and distil: subtract the malicious updates, then repair the model on the server's data.
 
-    M̃ ← M_T - Σ_t Σ_{c malicious in t} p_c · u_t^c,   p_c = n_c / Σ n over all participants of round t
-    for each epoch:  M̃ ← descend  τ² · KL(softmax(f(x; M_T)/τ) ‖ softmax(f(x; M̃)/τ))  over the probe inputs x
+    M̃ ← M_T - Σ_t Σ_{c malicious in t} p_c · u_t^c,   p_c = n_c / Σ n over all participants of round t for
+    each epoch:  M̃ ← descend  τ² · KL(softmax(f(x; M_T)/τ) ‖ softmax(f(x; M̃)/τ))  over the probe inputs x
 
 No client is asked. The subtraction takes the backdoor out and most of the accuracy too, since the honest
 updates were answers to models with the poison in them. The last model then teaches what it knows on the

@@ -42,7 +42,7 @@ Losses = dict[float, dict[str, list[tuple[int, float]]]]  # share of attackers -
 
 
 def draw_losses(directory: Path, cells: Sequence[Cell], store: CellCache) -> list[Path]:
-    """A picture for each data set of which something was run."""
+    """Draw one picture per data set with results."""
     with file_errors(f"{directory}: cannot be used"):
         make_directory(directory.absolute())
     found = losses_of(cells, store)
