@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 import fedcrab
 from trials import command
@@ -87,14 +89,18 @@ def problems(name: str, document: Any) -> list[str]:
 
 @pytest.mark.long(20)
 def test_the_commands_print_what_the_schemas_say(place: Path) -> None:
+    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (place / "private.pem").write_bytes(key)
     (place / "small.toml").write_text('methods = ["retrain"]\nset = {rounds = 2}\n')
     calls = {
+        "train": ("train", "digits", "--history", "again", *SMALL),
         "show": ("show", "h"),
         "detect": ("detect", "h", "--detector", "ledger"),
         "plan": ("plan", "h", "--malicious", "1"),
         "methods": ("recover", "h", "--malicious", "1", "--out", "out", "--workers", "0"),
         "certificate": ("certify", "out/replay"),
         "verify": ("verify", "h"),
+        "seal": ("seal", "h", "--key", "private.pem"),
         "report": ("report", "out", "-o", "page.html"),
         "bench": ("bench", "small.toml", "--results", "found", "--jobs", "1"),
     }

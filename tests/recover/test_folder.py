@@ -33,6 +33,18 @@ def change(folder: RecoveryFolder, **values: object) -> None:
     (folder.path / SUMMARY).write_text(json.dumps({**table, **values}))
 
 
+@pytest.mark.parametrize("inside", ["", "recovered"])
+def test_a_recovery_is_not_written_into_its_history(
+    made: tuple[Training, RecoveryFolder], inside: str
+) -> None:
+    training, _ = made
+    place = training.history.path / inside
+    before = sorted(training.history.path.rglob("*"))
+    with pytest.raises(ConfigError, match="cannot be written into its history"):
+        fedcrab.recover(training.history, training.problem, malicious=training.malicious, out=place)
+    assert sorted(training.history.path.rglob("*")) == before
+
+
 def test_a_summary_without_measurements_is_read_by_all(made: tuple[Training, RecoveryFolder]) -> None:
     training, folder = made
     out, history = folder.path.parent, training.history

@@ -7,7 +7,7 @@ certificate need them without a simulator; this module only refers to them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from fedcrab import aggregate, attack
@@ -94,9 +94,14 @@ def call(
         raise ConfigError(f"{what}: {error}") from error
 
 
-def check_settings(what: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise ``ConfigError`` for a setting that a function does not have; the message lists those it has."""
-    known = settable(function)
+def check_settings(
+    what: str, function: Callable[..., Any], settings: Mapping[str, Any], *, passed: Collection[str] = ()
+) -> None:
+    """Raise ``ConfigError`` for a setting that a function does not have; the message lists those it has.
+
+    ``passed`` are parameters that are no settings, because the caller passes them.
+    """
+    known = [name for name in settable(function) if name not in passed]
     if unknown := [name for name in settings if name not in known]:
         raise ConfigError(f"{what} has no setting {unknown[0]!r}; {_listed(known)}")
 

@@ -26,6 +26,7 @@ from fedcrab.rollback.decision import Plan, plan
 from fedcrab.types import ClientId, Fleet, Vector
 
 PLANNED = ("beta", "evidence", "rule", "unfound", "since")
+PASSED = ("aggregate", "epochs", "after", "probe")  # parameters of a method that are not its settings
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class RecoveryRun:
         row = names.look_up("method", method, names.METHODS)
         planned = {name: changes.pop(name) for name in PLANNED if name in changes}
         decided = (plans or Plans(history, malicious)).decided({**row.plan, **planned})
-        names.check_settings(f"method {method!r}", row.function, {**row.settings, **changes})
+        names.check_settings(f"method {method!r}", row.function, {**row.settings, **changes}, passed=PASSED)
         if row.keeps_answers(changes):
             changes = {**_constants(setup, decided, batches), **changes}
         clients, epochs = _clients(setup, method, batches), setup.config.local.epochs

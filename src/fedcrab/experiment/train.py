@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class TrainResult:
             "history": str(self.history.path),
             "rounds": len(self.history.rounds),
             "kept": list(self.history.kept),
-            "loss": self.history.rounds[-1].loss,
+            "loss": loss if isfinite(loss := self.history.rounds[-1].loss) else None,
             "accuracy": self.accuracy,
             "attackers": list(self.attackers),
             "bytes": self.history.bytes(),

@@ -115,8 +115,10 @@ def _seal_problems(directory: Path, contents: LedgerState) -> list[str]:
 
 def check_directory(directory: Path) -> None:
     """Raise ``HistoryError`` unless this is a directory that contains part of a history."""
+    if not directory.exists():
+        raise HistoryError(f"{directory}: no such directory; 'fedcrab train' or History.create makes one")
     if not directory.is_dir():
-        raise HistoryError(f"{directory}: no such directory; History.create makes a history")
+        raise HistoryError(f"{directory}: not a history, which is a directory")
     if not any((directory / name).exists() for name in (LEDGER, HEAD, SNAPSHOTS)):
         raise HistoryError(f"{directory}: not a history (it has no {LEDGER})")
 

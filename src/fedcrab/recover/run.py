@@ -30,6 +30,12 @@ from fedcrab.state_dicts import unflatten
 from fedcrab.types import ClientId, Fleet, Vector
 
 
+def _check_outside(saved: Path, history: History) -> None:
+    """Refuse a folder within the history, in which every file that is not its own counts as damage."""
+    if Path(saved).resolve().is_relative_to(Path(history.path).resolve()):
+        raise ConfigError(f"{saved}: a recovery cannot be written into its history; choose another directory")
+
+
 class MethodRun:
     """A method that runs on a plan: an iterator of steps, then the model."""
 
@@ -53,6 +59,8 @@ class MethodRun:
         client once more at the recovered model; it needs ``saved``. ``probe`` are the server's own examples,
         if any.
         """
+        if saved is not None:
+            _check_outside(saved, plan.history)
         self.method, self.plan, self.traits = method, plan, METHODS[method]
         self.settings = {**self.traits.settings, **(settings or {})}
         self._saved, self._bare, self._epochs = saved, fleet, epochs
