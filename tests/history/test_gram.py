@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedcrab.errors import DamagedError
 from fedcrab.history.gram import FEWEST_DIGITS, LENGTH_ERROR, measure, measure_sketched, sketch_error
 from fedcrab.history.number_planes import EXACT, decode, encode, rounded
+from fedcrab.seeds import rng_for
 from fedcrab.vectors import InMemory, distance
 
 
@@ -135,6 +136,22 @@ def test_sketches_keep_lengths_within_the_stated_error() -> None:
     assert found.norms.tolist() == pytest.approx(exact.norms.tolist(), rel=1e-12)
     assert np.mean(ratios) == pytest.approx(1, abs=4 * sketch_error(128) / np.sqrt(60))
     assert np.std(ratios) < 1.5 * sketch_error(128)
+
+
+def test_a_sketch_is_the_sum_of_its_permuted_runs_with_signs() -> None:
+    rng = np.random.default_rng(6)
+    vectors, reference = rng.normal(size=(150, 900)).astype(np.float32), rng.normal(size=900)
+    trained = (slice(0, 300), slice(310, 900))
+    found = measure_sketched(vectors, vectors[0], [InMemory(reference)], trained, size=8, seed=1, round=2)
+    draws, naive = rng_for(1, "sketch", 2), np.zeros((151, 8))
+    rows = np.vstack([vectors.astype(float), reference])
+    for run in (slice(a, min(a + 8, s.stop)) for s in trained for a in range(s.start, s.stop, 8)):
+        signs, places = draws.choice([-1.0, 1.0], run.stop - run.start), draws.permutation(8)
+        for column in range(run.stop - run.start):
+            naive[:, places[column]] += signs[column] * rows[:, run.start + column]
+    np.testing.assert_allclose(found.coordinates.rows(range(151)), naive, rtol=1e-6, atol=1e-6)
+    exact = measure(vectors, vectors[0], [], trained)
+    np.testing.assert_allclose(found.cosines, exact.cosines, atol=1e-12)
 
 
 def test_a_distance_is_the_norm_of_the_difference_over_the_trained_coordinates() -> None:

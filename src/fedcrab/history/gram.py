@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil, log2, sqrt
 from typing import Protocol
 
@@ -46,6 +47,7 @@ WIDE = 2  # columns per point that are reduced to the triangle at once
 SAFE = 10  # λ of 4^-10, about 1e-6: above it, rounding in K costs X at most 1e-7
 LENGTH_ERROR = 1e-6  # the largest relative change of any length by rounding
 FEWEST_DIGITS, SKETCH_DIGITS = 26, 28
+RUNS, ROWS = 64, 64  # of a sketch at a time: few random numbers are held, and the rows fit the cache
 
 
 class StoredNumbers(Protocol):
@@ -300,16 +302,39 @@ def measure_sketched(
     rng = rng_for(seed, "sketch", round)
     clients = len(vectors)
     sketch, squares, dots = np.zeros((clients + len(references), size)), np.zeros(clients), np.zeros(clients)
-    for part in _runs(trained, size):
-        block, goal = _block(vectors, references, part), aggregate[part].astype(np.float64)
-        squares += np.einsum("ij,ij->i", block[:clients], block[:clients])
-        dots += block[:clients] @ goal
-        signs = rng.choice(np.array([-1.0, 1.0]), block.shape[1])
-        sketch[:, rng.permutation(size)[: block.shape[1]]] += block * signs
+    runs = _runs(trained, size)
+    while some := list(islice(runs, RUNS)):
+        drawn = [_drawn(rng, part, size) for part in some]
+        for rows in (slice(at, min(at + ROWS, clients)) for at in range(0, clients, ROWS)):
+            for part, signs, order in drawn:
+                block = vectors[rows, part].astype(np.float64)
+                squares[rows] += np.einsum("ij,ij->i", block, block)
+                dots[rows] += block @ aggregate[part].astype(np.float64)
+                _add_permuted(sketch[rows], block, signs, order)
+        for part, signs, order in drawn:
+            _add_permuted(sketch[clients:], _block(vectors[:0], references, part), signs, order)
     norms = np.sqrt(squares)
     cosines = _cosines(dots, norms, norm(aggregate, trained))
     numbers = rounded(sketch.reshape(-1), SKETCH_DIGITS)
     return GramMeasures(norms, cosines, Coordinates(len(sketch), True, numbers, SKETCH_DIGITS))
+
+
+def _drawn(rng: np.random.Generator, part: slice, size: int) -> tuple[slice, Matrix64, NDArray[np.intp]]:
+    """A run, its random signs, and which of its columns comes to each place of the sketch; -1: none does."""
+    columns = part.stop - part.start
+    signs = rng.choice(np.array([-1.0, 1.0]), columns)
+    order = np.full(size, -1)
+    order[rng.permutation(size)[:columns]] = np.arange(columns)
+    return part, signs, order
+
+
+def _add_permuted(sketch: Matrix64, block: Matrix64, signs: Matrix64, order: NDArray[np.intp]) -> None:
+    block *= signs
+    if len(signs) == len(order):
+        sketch += block[:, order]
+    else:
+        places = np.flatnonzero(order >= 0)
+        sketch[:, places] += block[:, order[places]]
 
 
 def _runs(trained: Sequence[slice], size: int) -> Iterator[slice]:
