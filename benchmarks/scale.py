@@ -27,7 +27,7 @@ from cells import Cell, read, run
 from fedcrab import Compact, Everything, History, Round, Selective, Updates, plan
 from fedcrab.detect.ledger import ledger
 
-RESULTS = Path("benchmarks/results/scale")
+RESULTS = Path("benchmarks/results/scale.jsonl")
 SELECTIONS = {"selective": Selective(), "compact": Compact(), "everything": Everything()}
 COSTS = {"record": "record, s", "open": "open, s", "plan": "plan, s", "detect": "detect, s"}
 BYTES = {"ledger": "ledger, bytes", "snapshots": "snapshots, bytes"}
@@ -48,8 +48,8 @@ TRIALS: dict[str, tuple[str, list[tuple[int, int, int, str]]]] = {
         "parameters",
         [(8, 6, d, "everything") for d in (10**5, 4 * 10**5, 16 * 10**5)],
     ),
-    "large": ("parameters", [(4, 3, 256 * 10**5, "selective")]),
-    "long": ("rounds", [(1000, 100, 2000, "selective")]),
+    "large": ("parameters", [(4, 3, d, "selective") for d in (25 * 10**6, 10**8)]),
+    "long": ("rounds", [(1000, r, 2000, "selective") for r in (100, 2000)]),
     "wide": ("participants", [(5000, 100, 2000, "selective")]),
 }
 
