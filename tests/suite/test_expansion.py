@@ -308,3 +308,21 @@ def test_sizes_are_those_of_the_data() -> None:
             size.classes,
         )
     assert SIZES.keys() == DATASETS.keys()
+
+
+def test_values_of_one_name_are_told_apart_by_their_settings() -> None:
+    uneven = [AxisValue(name="dirichlet", settings={"concentration": c}) for c in (0.1, 0.5)]
+    cells = expand(FULL.model_copy(update={"partitions": ["iid", *uneven]}))
+    assert {dict(cell.labels)["partition"] for cell in cells} == {
+        "iid",
+        "dirichlet concentration=0.1",
+        "dirichlet concentration=0.5",
+    }
+    named = [uneven[0], uneven[1].model_copy(update={"label": "dirichlet concentration=0.1"})]
+    labels = {
+        dict(cell.labels)["partition"] for cell in expand(FULL.model_copy(update={"partitions": named}))
+    }
+    assert labels == {"dirichlet", "dirichlet concentration=0.1"}
+    same = [value.model_copy(update={"label": "uneven"}) for value in uneven]
+    with pytest.raises(ConfigError, match="both called 'uneven'"):
+        expand(FULL.model_copy(update={"partitions": same}))

@@ -136,20 +136,35 @@ def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
 def _axes(suite: Suite, base: Mapping[str, Any]) -> dict[str, Sequence[tuple[str | float, Changes]]]:
     """Each axis that the suite lists, with its values as (label, changes)."""
     axes: dict[str, Sequence[tuple[str | float, Changes]]] = {
-        "dataset": [_chosen(c, "data.name", base) for c in suite.datasets],
-        "model": [_chosen(c, "model", base) for c in suite.models],
-        "attack": [_chosen(c, "attack.name", base) for c in suite.attacks],
+        "dataset": _values(suite.datasets, "data.name", base),
+        "model": _values(suite.models, "model", base),
+        "attack": _values(suite.attacks, "attack.name", base),
         "fraction": [(f, {"attack.fraction": f}) for f in suite.fractions],
-        "partition": [_chosen(c, "clients.partition.name", base) for c in suite.partitions],
+        "partition": _values(suite.partitions, "clients.partition.name", base),
     }
     for name, values in suite.vary.items():
         axes[name] = [(v if isinstance(v, int | float) else str(v), {name: v}) for v in values]
     return {axis: values for axis, values in axes.items() if values}
 
 
-def _chosen(choice: str | AxisValue, place: str, base: Mapping[str, Any]) -> tuple[str, Changes]:
+def _values(
+    choices: Sequence[str | AxisValue], place: str, base: Mapping[str, Any]
+) -> list[tuple[str | float, Changes]]:
+    """The values of an axis; where two have one name and no label, their settings become the label."""
+    values = [AxisValue(name=choice) if isinstance(choice, str) else choice for choice in choices]
+    names = [value.label or value.name for value in values]
+    found: dict[str, Changes] = {}
+    for value, name in zip(values, names, strict=True):
+        own = {**(value.settings or {}), **value.set} if names.count(name) > 1 and not value.label else {}
+        label = " ".join([name, *(f"{key}={setting}" for key, setting in own.items())])
+        changes = _chosen(value, place, base)
+        if found.setdefault(label, changes) != changes:
+            raise ConfigError(f"two values of {place} are both called {label!r}; give one of them a label")
+    return list(found.items())
+
+
+def _chosen(choice: AxisValue, place: str, base: Mapping[str, Any]) -> Changes:
     """The changes for a value of an axis: its name, its settings instead of the base's, and its ``set``."""
-    choice = AxisValue(name=choice) if isinstance(choice, str) else choice
     parent, dot, _ = place.rpartition(".")
     changes: dict[str, Any] = {place: choice.name}
     if parent in ("attack", "clients.partition"):
@@ -158,7 +173,7 @@ def _chosen(choice: str | AxisValue, place: str, base: Mapping[str, Any]) -> tup
             changes[f"{parent}{dot}settings"] = choice.settings or {}
     elif choice.settings is not None:
         raise ConfigError(f"{choice.name!r} takes no settings of its own; put them in set")
-    return choice.label or choice.name, {**changes, **choice.set}
+    return {**changes, **choice.set}
 
 
 def _found(table: Any, place: str) -> Any:
