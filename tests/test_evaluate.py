@@ -1,15 +1,12 @@
 """The measures by hand, and on models that are known to be clean, poisoned or overfitted."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from fedcrab import ConfigError, History, Updates
+from fedcrab import ConfigError, Updates
 from fedcrab.attack import Trigger
 from fedcrab.evaluate import accuracy, attack_success, fit_attack_model, membership
-from fedcrab.recover.cost import MeteredFleet, peak_buffered
-from trials.trainings import training
+from fedcrab.recover.cost import MeteredFleet
 
 X = np.zeros((4, 1, 8, 8), np.float32)
 Y = np.array([0, 1, 2, 1])
@@ -82,11 +79,3 @@ def test_cost_is_metered_around_the_fleet() -> None:
     assert fleet.cost.sample_gradients == 10 * 5 + 20 * 2
     assert fleet.cost.calls == 2
     assert fleet.cost.seconds > 0
-
-
-def test_peak_buffered_is_the_longest_window(tmp_path: Path) -> None:
-    trained = training(rounds=14, losses="stalled")
-    with History.create(tmp_path / "h", trained.initial_model, initial_loss=2.3) as history:
-        for r in trained.rounds:
-            history.record(r)
-    assert peak_buffered(history) == 10 * 20 * 12

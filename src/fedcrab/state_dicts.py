@@ -84,7 +84,9 @@ def unflatten(vector: Vector, like: Any) -> dict[str, Any]:
     if isinstance(layout, Layout):
         whole = {f.name for f in layout.fields if f.integer}
         views = layout.views(_vector(vector, layout))
-        return {name: _cast(view, np.int64 if name in whole else np.float32) for name, view in views.items()}
+        return {
+            name: cast_array(view, np.int64 if name in whole else np.float32) for name, view in views.items()
+        }
     named, layout = _named(like), state_layout(like)
     views = layout.views(_vector(vector, layout))
     return {name: _as(views[str(name)], value) for name, value in named.items()}
@@ -93,12 +95,13 @@ def unflatten(vector: Vector, like: Any) -> dict[str, Any]:
 def _as(view: NDArray[np.float32], value: Any) -> Any:
     """Return the numbers as an array or tensor of the same kind as ``value``."""
     if not hasattr(value, "new_tensor"):
-        return _cast(view, np.asarray(value).dtype)
+        return cast_array(view, np.asarray(value).dtype)
     numbers = np.array(view) if value.is_floating_point() else np.array(np.rint(view), np.int64)
     return value.new_tensor(numbers.tolist() if numbers.ndim == 0 else numbers, dtype=value.dtype)
 
 
-def _cast(view: NDArray[np.float32], dtype: Any) -> NDArray[np.generic]:
+def cast_array(view: NDArray[np.float32], dtype: Any) -> NDArray[np.generic]:
+    """Return a copy of this type; for integers, the numbers are rounded."""
     kind = np.dtype(dtype)
     return np.array(view if kind.kind == "f" else np.rint(view), kind, order="C")
 

@@ -24,6 +24,7 @@ from fedcrab.experiment.suite import load_suite
 from fedcrab.experiment.suite_tables import (
     ResultTable,
     Row,
+    axis_word,
     columns_of,
     no_formula,
     rows_of,
@@ -76,7 +77,7 @@ class SuiteProgress:
 
     def _name(self, key: str) -> str:
         cell = self._cells.get(key)
-        return " ".join(_word(label) for _, label in cell.labels) if cell else key
+        return " ".join(axis_word(label) for _, label in cell.labels) if cell else key
 
     def progress(self) -> str:
         """Finished cells of all, and about how long the rest takes."""
@@ -105,7 +106,9 @@ class SuiteProgress:
         unfinished = [(s, keys) for s, keys in busy if any(key not in self._walls for key in keys)]
         for setting, keys in unfinished[:MOST_LINES]:
             done = sum(key in self._walls for key in keys)
-            table.add_row(" ".join(_word(v) for _, v in setting), f"{done}/{len(keys)}", self._running(keys))
+            table.add_row(
+                " ".join(axis_word(v) for _, v in setting), f"{done}/{len(keys)}", self._running(keys)
+            )
         hidden = len(settings) - min(len(unfinished), MOST_LINES)
         return Group(table, Text(f"{hidden} more settings, finished or waiting" if hidden else ""))
 
@@ -120,10 +123,6 @@ def _kinds(cell: Cell) -> tuple[tuple[Any, ...], ...]:
     config = cell.config
     training = (config.data, config.model, config.rounds)
     return (*training, cell.method.label), training, (config.model,), ()
-
-
-def _word(value: str | float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def duration(seconds: float) -> str:

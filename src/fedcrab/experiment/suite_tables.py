@@ -170,7 +170,7 @@ def summary(
     """One line per setting and method; ``compared`` is the measure that is tested against the reference."""
     groups, axes = grouped(rows), varying(rows)
     lines = {
-        place: (*(_word(group[0][axis]) for axis in axes), place[-1], *(cell(group, m) for m in measures))
+        place: (*(axis_word(group[0][axis]) for axis in axes), place[-1], *(cell(group, m) for m in measures))
         for place, group in groups.items()
     }
     heads = (*axes, "method", *(MEASURES[name] for name in measures))
@@ -258,5 +258,6 @@ def _difference(difference: Difference | None, p: float | None, measure: str) ->
     return f"{factor * difference.mean:+.1f}{told}"
 
 
-def _word(value: Any) -> str:
+def axis_word(value: Any) -> str:
+    """Return the value of an axis as one word."""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -230,19 +230,17 @@ class History:
         if isinstance(round, Round):
             if any(given is not None for given in (model, probe, aggregate)):
                 raise RecordError("model, probe and aggregate go with answers; a Round already contains them")
-            self._write(round)
+            self._write(self._writer, round)
             return None
         made = round_of_answers(self, round, model=model, probe=probe, aggregate=aggregate)
-        self._write(made)
+        self._write(self._writer, made)
         like = next((local for local, _ in round.values() if not is_flat(local)), self)
         return unflatten(made.start + made.aggregate, like)
 
-    def _write(self, round: Round) -> None:
-        if self._writer is None:
-            raise HistoryError(f"{self.path}: opened for reading; History.resume opens it for writing")
-        self._writer.record(round)
+    def _write(self, writer: Writer, round: Round) -> None:
+        writer.record(round)
         if self._uploader is not None:
-            self._uploader.offer(self._writer.contents.settled())
+            self._uploader.offer(writer.contents.settled())
 
     def close(self) -> None:
         """Close the open window and seal the history. Does nothing for a reader.

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.errors import ConfigError
+from fedcrab.state_dicts import STATISTICS, cast_array
 from fedcrab.types import Field, Layout, Vector
 
-STATISTICS = ("running_mean", "running_var")  # what torch calls BatchNorm's buffers
 Read = Callable[[Any], NDArray[np.generic]]  # the numbers of one of the engine's arrays, or ValueError
 Pack = Callable[[dict[str, NDArray[np.generic]]], Any]  # numpy arrays by name as the engine has them
 
@@ -112,12 +112,7 @@ class ArrayLayout:
         """
         views, left_out = self.layout.views(vector), frozenset(absent)
         named = [item for place, item in enumerate(views.items()) if place not in left_out]
-        return self.pack({name: _cast(view, self.dtypes[name]) for name, view in named})
-
-
-def _cast(view: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
-    kind = np.dtype(dtype)
-    return np.array(view if kind.kind == "f" else np.rint(view), kind, order="C")
+        return self.pack({name: cast_array(view, self.dtypes[name]) for name, view in named})
 
 
 def _field(name: str, array: Any, buffers: Collection[str] | None) -> Field:

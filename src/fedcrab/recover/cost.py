@@ -12,7 +12,7 @@ from typing import Any
 
 from fedcrab.aggregate.mean import fedavg
 from fedcrab.errors import HistoryError
-from fedcrab.history import History, Selective
+from fedcrab.history import History
 from fedcrab.recover.crab import asked_in
 from fedcrab.recover.finetune import ROUNDS
 from fedcrab.recover.methods import METHODS, REFERENCE, Method
@@ -54,13 +54,6 @@ class MeteredFleet:
             was.seconds + spent,
         )
         return updates
-
-
-def peak_buffered(history: History) -> int:
-    """Return the most bytes that undecided rounds needed during recording: a model and a mean each."""
-    longest = max((w.last - w.first + 1 for w in history.contents.windows), default=0)
-    pending = longest if isinstance(history.charter.selection, Selective) else 1
-    return pending * history.charter.layout.size * (4 + 8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
-from fedcrab.errors import ConfigError, HistoryError
+from fedcrab.errors import ConfigError
 from fedcrab.history import History
 from fedcrab.lbfgs import hessian_factors
-from fedcrab.recover.step import Pair, Pairs, RoundUpdates, Step, check_answers, check_epochs, renew
+from fedcrab.recover.step import (
+    Pair,
+    Pairs,
+    RoundUpdates,
+    Step,
+    check_answers,
+    check_epochs,
+    check_updates,
+    renew,
+)
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Rejection, Updates, Vector
 from fedcrab.vectors import Matrix64, is_finite, stretches
@@ -189,7 +198,7 @@ def fedrecover(
     """
     check_epochs(epochs)
     _check(pairs, tolerance, rollback)
-    check_history(plan.history)
+    check_updates(plan.history, "fedrecover")
     first, rounds = plan.rollback_round if rollback else 0, len(plan.history.rounds)
     schedule = replace(scheduled(rounds, pairs, warm_up, correct_every, tune), first=first)
     rule = aggregate or fedavg()
@@ -230,16 +239,6 @@ def _check(pairs: int, tolerance: float, rollback: bool) -> None:
         raise ConfigError(f"pairs must be a whole number of 1 or more, got {pairs!r}")
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
         raise ConfigError(f"tolerance must be at least 0 and below 1, got {tolerance!r}")
-
-
-def check_history(history: History) -> None:
-    """Raise ``HistoryError`` unless every round has stored updates."""
-    for entry in history.rounds:
-        if not history.contents.has_updates(entry.index):
-            raise HistoryError(
-                f"{history.path}: round {entry.index} keeps no update vectors, which fedrecover needs; "
-                "recover with crab, federaser or retrain, or record with Compact() or Everything()"
-            )
 
 
 def _recover(

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from fedcrab.errors import HistoryError
 from fedcrab.history import Compact, Every, Everything, History, Selective
 from fedcrab.history.selection import Selection
 from fedcrab.recover.crab import CRAB_PRESETS, crab
-from fedcrab.recover.federaser import check_history as federaser_needs
-from fedcrab.recover.federaser import federaser
-from fedcrab.recover.fedrecover import check_history as fedrecover_needs
+from fedcrab.recover.federaser import check_history, federaser
 from fedcrab.recover.fedrecover import exact_rounds, fedrecover
 from fedcrab.recover.finetune import ROUNDS, finetune
-from fedcrab.recover.replay import check_history as replay_needs
 from fedcrab.recover.replay import replay
 from fedcrab.recover.retrain import PER_ROUND, retrain, retrain_few
-from fedcrab.recover.step import Step
+from fedcrab.recover.step import Step, check_updates
 from fedcrab.recover.subtract_and_distil import PASSES, subtract_and_distil
-from fedcrab.recover.subtract_and_distil import check_history as subtraction_needs
 from fedcrab.rollback.decision import PRESETS, Plan
 from fedcrab.types import Vector
 
@@ -142,7 +139,7 @@ METHODS: Mapping[str, Method] = {
         "hardened",
         Compact(),
         start="final",
-        check=subtraction_needs,
+        check=partial(check_updates, method="subtract-and-distil"),
         length=lambda _, settings: int(settings.get("passes", PASSES)) + 1,
         contacts=lambda *_: (),
         remark="on the server's own examples; no client is asked",
@@ -153,7 +150,7 @@ METHODS: Mapping[str, Method] = {
         federaser,
         "hardened",
         Every(2),
-        check=federaser_needs,
+        check=check_history,
         length=lambda plan, settings: len(plan.history.kept[:: settings.get("every", 1)]),
         contacts=lambda history, _: history.kept[1:],
         remark="half of the local epochs each time",
@@ -166,7 +163,7 @@ METHODS: Mapping[str, Method] = {
         {"rollback": True},
         {"rollback": False},
         start="rollback",
-        check=fedrecover_needs,
+        check=partial(check_updates, method="fedrecover"),
         length=_from_rollback,
         contacts=lambda history, first: exact_rounds(len(history.rounds), first),
         remark="at least; clients whose estimates are rejected are asked too",
@@ -178,7 +175,7 @@ METHODS: Mapping[str, Method] = {
         Compact(),
         added={"proof": None, "centre": None, "spread": None, "full_batch": False},
         start="rollback",
-        check=replay_needs,
+        check=partial(check_updates, method="replay"),
         length=_from_rollback,
         remark="an estimate: replay decides while it runs",
         batches="fresh",
@@ -227,7 +224,7 @@ def default_method(history: History) -> tuple[str, str]:
     ``crab-hardened``.
     """
     try:
-        replay_needs(history)
+        check_updates(history, "replay")
     except HistoryError:
         return "crab-hardened", (
             f"recovering with crab-hardened: {history.path} keeps no client updates; a history recorded with "

@@ -30,8 +30,6 @@ from dataclasses import dataclass, replace
 from fedcrab.admission import no_updates
 from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.aggregate.server_rule import ServerRule
-from fedcrab.errors import HistoryError
-from fedcrab.history import History
 from fedcrab.recover.buffers import within_measured
 from fedcrab.recover.certified_replay import Proof, certified_replay
 from fedcrab.recover.correction import Correction, Rows, correction_of, estimated_correction, unexplored
@@ -46,6 +44,7 @@ from fedcrab.recover.step import (
     Step,
     check_answers,
     check_epochs,
+    check_updates,
     renew,
 )
 from fedcrab.rollback.decision import Plan
@@ -88,7 +87,7 @@ def replay(
     if proof is not None:
         Proof.of(proof, centre, spread, full_batch)
     pacing = Pacing(every, asked, settle, trust)
-    check_history(plan.history)
+    check_updates(plan.history, "replay")
     rule, replayed = aggregate or fedavg(), range(plan.rollback_round, len(plan.history.rounds))
     check_answers(rule, {t: plan.honest(t) for t in replayed})  # every stored row goes through the rule
 
@@ -98,16 +97,6 @@ def replay(
         return certified_replay(plan, asked, rule, epochs, after, Proof.of(proof, centre, spread, full_batch))
 
     return recorded(plan, fleet, steps, after)
-
-
-def check_history(history: History) -> None:
-    """Every round is replayed from its stored updates."""
-    for entry in history.rounds:
-        if not history.contents.has_updates(entry.index):
-            raise HistoryError(
-                f"{history.path}: round {entry.index} keeps no update vectors, which replay needs; "
-                "recover with crab, federaser or retrain, or record with Compact() or Everything()"
-            )
 
 
 def predicted_error(last: ReplayState, start: Vector, model: Vector, layout: Layout) -> str:

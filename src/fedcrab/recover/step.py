@@ -14,7 +14,8 @@ import numpy as np
 from fedcrab.admission import no_updates, printable, screen_updates
 from fedcrab.aggregate.mean import Aggregate, shares
 from fedcrab.aggregate.server_rule import ServerRule
-from fedcrab.errors import ConfigError
+from fedcrab.errors import ConfigError, HistoryError
+from fedcrab.history import History
 from fedcrab.types import ClientId, Fleet, Layout, Rejection, ServerState, Updates, Vector
 from fedcrab.vectors import norm, stretches
 
@@ -241,6 +242,16 @@ def check_count(name: str, value: int) -> None:
     """Raise ``ConfigError`` unless this is a number of rounds or clients."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")
+
+
+def check_updates(history: History, method: str) -> None:
+    """Raise ``HistoryError`` unless the history has the update vectors of every round."""
+    for entry in history.rounds:
+        if not history.contents.has_updates(entry.index):
+            raise HistoryError(
+                f"{history.path}: round {entry.index} keeps no update vectors, which {method} needs; "
+                "recover with crab, federaser or retrain, or record with Compact() or Everything()"
+            )
 
 
 def check_answers(rule: Aggregate, whom: Mapping[int, Sequence[ClientId]]) -> None:

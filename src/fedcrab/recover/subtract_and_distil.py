@@ -20,9 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from fedcrab.aggregate.mean import Aggregate
-from fedcrab.errors import ConfigError, HistoryError
-from fedcrab.history import History
-from fedcrab.recover.step import Step, check_count, check_epochs
+from fedcrab.errors import ConfigError
+from fedcrab.recover.step import Step, check_count, check_epochs, check_updates
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import Fleet, Vector
 from fedcrab.vectors import is_finite
@@ -63,23 +62,13 @@ def subtract_and_distil(
     for name, value in (("temperature", temperature), ("rate", rate)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
             raise ConfigError(f"{name} must be a number above 0, got {value!r}")
-    check_history(plan.history)
+    check_updates(plan.history, "subtract-and-distil")
     if probe is None:
         raise ConfigError(
             "subtract-and-distil trains on examples of the server, and there are none; recover "
             "with another method, or pass probe="
         )
     return _steps(plan, probe, after, passes, float(temperature), float(rate))
-
-
-def check_history(history: History) -> None:
-    """Raise ``HistoryError`` unless every round has stored updates to subtract."""
-    for entry in history.rounds:
-        if not history.contents.has_updates(entry.index):
-            raise HistoryError(
-                f"{history.path}: round {entry.index} keeps no update vectors, which subtract-and-distil "
-                "needs; recover with crab, federaser or retrain, or record with Compact() or Everything()"
-            )
 
 
 def subtracted(plan: Plan) -> Vector:
