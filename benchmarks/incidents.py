@@ -32,7 +32,10 @@ LEARNING = {  # rate and epochs that train each model in so few rounds
     "cnn": (0.05, 3),
     "resnet": (0.1, 2),
 }
-SMALLER = {"resnet": (10, 12, 200)}  # clients, rounds and examples of what takes minutes otherwise
+SMALLER = {
+    "cnn": (10, 12, 200),
+    "resnet": (10, 8, 150),
+}  # clients, rounds and examples of what takes minutes otherwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,8 @@ from fedcrab.vectors import Matrix64
 SURE = 0.99  # the most that is claimed; docs/forensics.md has how often it was right
 CLEARLY = 2.0  # strength of the names that make a trigger of a mask which is no sure sign by itself
 DOUBTED = 0.95  # what is claimed then
+CONTROLS = 8  # sets of ordinary probe examples that are compared with what was brought
+BEYOND_USUAL = 1.5  # times the clearest of them, that names need
 SHOWN = 160  # stamped examples: more of them change nothing
 RANKING = "Nobody stands out clearly: the scores are a ranking, not names."
 
@@ -45,10 +49,28 @@ def taught_trigger(
 def taught_examples(
     history: History, flat: FlatModel, bad: Images, labels: Labels, x: Images, y: Labels
 ) -> tuple[Detection, Attribution]:
-    """Who taught the model to give these labels to these examples; ``x``, ``y`` are the server's own."""
+    """Who taught the model to give these labels to these examples; ``x``, ``y`` are the server's own.
+
+    Nobody is named where ordinary probe examples, given the same labels, single clients out as clearly.
+    """
     plain = np.asarray(x)[_some(~np.isin(np.asarray(y), np.unique(labels)))]
-    found = attribute(history, flat, bad, labels, plain=plain, genuine=_genuine(x, y, labels))
-    return _detection(found, found.scores, found.named, "taught what was brought", sure=SURE), found
+    genuine = _genuine(x, y, labels)
+    found = attribute(history, flat, bad, labels, plain=plain, genuine=genuine)
+    named = found.named
+    for control in _controls(x, y, labels) if named else ():
+        usual = attribute(history, flat, control, labels, plain=plain, genuine=genuine).cut.strength
+        if found.cut.strength < BEYOND_USUAL * usual:
+            named = ()
+            break
+    return _detection(found, found.scores, named, "taught what was brought", sure=SURE), found
+
+
+def _controls(x: Images, y: Labels, labels: Labels) -> Iterator[Images]:
+    """As many probe examples as were brought, each of another class than its label says."""
+    others = {label: np.flatnonzero(np.asarray(y) != label) for label in np.unique(labels)}
+    for k in range(CONTROLS):
+        rng = rng_for(0, "control examples", k)
+        yield np.asarray(x)[[rng.choice(others[label]) for label in labels]]
 
 
 def _some(which: NDArray[np.bool_]) -> NDArray[np.intp]:
