@@ -46,7 +46,7 @@ RUNS = {  # on what `prepared` made
     "bench": "bench suite.toml --results cells",
     "reproduce": "reproduce --results cells",
 }
-SUITE = 'name = "small"\nmethods = ["crab-hardened"]\n[config]\npreset = "digits"\nrounds = 4\n'
+SUITE = 'methods = ["crab-hardened"]\nset = {rounds = 4}\n'
 
 
 def prepared(place: Path) -> None:

@@ -309,6 +309,29 @@ def test_a_shell_asks_the_program(place: Path) -> None:
     assert done.stdout.split() == ["1", "10"]
 
 
+def test_a_closed_pipe_ends_a_command_quietly(place: Path) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "fedcrab", "show", "h"]
+    done = subprocess.run(command, cwd=place, stdout=theirs, stderr=subprocess.PIPE, timeout=600)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("plann", "h"), "no command 'plann'; did you mean 'plan'?"),
+        (("dance",), "no command 'dance'; there are demo, train, show"),
+        (("plan", "h"), "Missing option '--malicious'; 'fedcrab plan --help' has an example"),
+    ],
+)
+def test_a_wrong_command_line_says_what_to_do(arguments: tuple[str, ...], told: str, place: Path) -> None:
+    done = fedcrab(*arguments, cwd=place)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
 @pytest.mark.parametrize(("history", "code"), [("h", 1), ("fine", 0)])
 def test_a_script_asks_detect_for_an_exit_code(history: str, code: int, attacked: Path) -> None:
     more = ("--detector", "ledger")

@@ -29,6 +29,10 @@ def one_line(text: str) -> str:
 class Printable(Console):
     """A rich console that makes text printable. Only rich's own control codes reach the terminal."""
 
+    def on_broken_pipe(self) -> None:
+        """Raise the error: a closed pipe is for the command to handle, as it is when it prints JSON."""
+        raise BrokenPipeError
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments to show, with printable text."""
         for segment in super().render(renderable, options):

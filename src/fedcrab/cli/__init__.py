@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated
 
@@ -18,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from fedcrab import __version__
-from fedcrab.errors import FedcrabError
+from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.extras import missing_package
 from fedcrab.terminal import never_fail_to_print, tell_aside
 
@@ -83,7 +84,16 @@ class Commands(TyperGroup):
         """The command that is called."""
         if args and args[0] in COMMANDS:
             return args[0], load_command(args[0]), args[1:]
+        if args and not args[0].startswith("-"):
+            raise ConfigError(_no_such_command(args[0]))
         return super().resolve_command(ctx, args)
+
+
+def _no_such_command(name: str) -> str:
+    near = get_close_matches(name, COMMANDS, n=1)
+    return f"no command {name!r}; " + (
+        f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
+    )
 
 
 app = typer.Typer(
@@ -125,7 +135,7 @@ def _run(arguments: list[str]) -> int:
     except FedcrabError as error:
         return _fail(str(error), 2)
     except CommandLineError as error:
-        return _fail(error.format_message(), 2)
+        return _fail(_wrong_command_line(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except BrokenPipeError:
@@ -142,6 +152,14 @@ def _run(arguments: list[str]) -> int:
     if result == INTERRUPTED:  # typer turns Ctrl-C into this
         return _fail("interrupted; everything recorded so far is whole", INTERRUPTED)
     return result if isinstance(result, int) else 0
+
+
+def _wrong_command_line(error: typer.BadParameter) -> str:
+    """What is wrong, and where to look; an unknown option or choice already names the known ones."""
+    told, context = error.format_message(), error.ctx
+    if context is None or not told.startswith("Missing"):
+        return told
+    return f"{told.rstrip('.')}; '{context.command_path} --help' has an example"
 
 
 def _mistake(error: Exception) -> int:

@@ -14,6 +14,7 @@ from fedcrab.cli.output import (
     print_next,
     print_tables,
 )
+from fedcrab.errors import ConfigError
 from fedcrab.extras import need_extra
 from fedcrab.progress import Progress
 
@@ -35,6 +36,12 @@ def audit(
     folder that 'recover' wrote, every model is audited, and the trigger of the history is tried on it.
     """
     need_extra("simulate", "an audit")
+    from fedcrab.history.remote_store import as_url
+
+    if not path.exists() and as_url(path) is None:
+        raise ConfigError(
+            f"{path}: no such file or directory; an audit takes a history, a recovery or a model"
+        )
     with Progress(quiet=as_json) as progress:
         progress.stage("Loading the simulator")
         from fedcrab.experiment.forensics import audit_command
