@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ Bytes = NDArray[np.uint8]
 Rows = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Packing:
     """Packs the rows of one layout."""
 
@@ -47,22 +48,22 @@ class Packing:
     def __post_init__(self) -> None:
         check_bits(self.bits)
 
-    @property
+    @cached_property
     def levels(self) -> int:
         """Q: codes are between -Q and Q."""
         return int(2 ** (self.bits - 1) - 1)
 
-    @property
+    @cached_property
     def trained(self) -> int:
         """How many numbers per row are quantised."""
         return sum(part.stop - part.start for part in self.layout.trained())
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """How many scales a row has."""
         return -(-self.trained // BLOCK)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """How many bytes a packed row has."""
         codes = self.blocks * BLOCK * self.bits // 8
@@ -96,7 +97,7 @@ class Packing:
         packed[:, :4].view("<f4")[:, 0] = largest
         packed[:, 4:8].view("<f4")[:, 0] = self._errors(numbers, largest, steps, squares)
         packed[:, 8 : 8 + 2 * self.blocks].view("<f2")[:] = scales
-        buffers = np.ascontiguousarray(rows[:, self._buffer_places()], "<f4")
+        buffers = np.ascontiguousarray(rows[:, self._buffer_places], "<f4")
         packed[:, self.width - 4 * buffers.shape[1] :] = buffers.view(np.uint8)
 
     def _scales(
@@ -117,7 +118,7 @@ class Packing:
         np.subtract(scaled, rounded, out=scaled)
         np.copyto(small.view(np.int8), rounded, casting="unsafe")
         # Modulo 256: the codes of a byte, joined, go from -Q … Q to 0 … 2Q all at once.
-        np.add(_joined(small, self.bits), np.uint8(self._byte_of_zeros()), out=codes)
+        np.add(_joined(small, self.bits), np.uint8(self._byte_of_zeros), out=codes)
         squares: Rows = np.matmul(scaled[:, None, :], scaled[:, :, None]).reshape(-1)
         return squares
 
@@ -136,6 +137,7 @@ class Packing:
         place = 8 + 2 * self.blocks
         return packed[..., place : place + self.blocks * BLOCK * self.bits // 8]
 
+    @cached_property
     def _byte_of_zeros(self) -> int:
         return sum(self.levels << shift for shift in range(0, 8, self.bits))
 
@@ -143,9 +145,12 @@ class Packing:
         """Return the rows q as float32; buffers are exact."""
         self.check(packed)
         rows = np.empty((len(packed), self.layout.size), np.float32)
-        trained, buffers = self._trained_places(), self._buffer_places()
+        parts, buffers = self.layout.trained(), self._buffer_places
         for stored, row in zip(packed, rows, strict=True):
-            row[slice(None) if trained is None else trained] = self._unpack_row(stored)
+            numbers, done = self._unpack_row(stored), 0
+            for part in parts:
+                row[part] = numbers[done : done + part.stop - part.start]
+                done += part.stop - part.start
             row[buffers] = stored[self.width - 4 * len(buffers) :].copy().view("<f4")
         return rows
 
@@ -184,23 +189,19 @@ class Packing:
         if not (sound and np.isfinite(heads).all() and np.isfinite(buffers).all()):
             raise DamagedError("packed updates have a scale or a buffer that is not a finite number")
 
-    def _trained_places(self) -> NDArray[np.intp] | None:
-        """Return where the trained numbers are; None if all numbers are trained."""
-        if self.trained == self.layout.size:
-            return None
-        return np.concatenate([np.arange(p.start, p.stop) for p in self.layout.trained()] or [np.arange(0)])
-
     def _trained_numbers(self, rows: Rows) -> Rows:
-        parts = self.layout.trained()
         if self.trained == self.layout.size:
             return np.ascontiguousarray(rows, np.float32)
+        parts = self.layout.trained()
         return np.concatenate([rows[:, part] for part in parts] or [rows[:, :0]], axis=1, dtype=np.float32)
 
+    @cached_property
     def _buffer_places(self) -> NDArray[np.intp]:
-        trained = self._trained_places()
-        if trained is None:
-            return np.arange(0)
-        return np.setdiff1d(np.arange(self.layout.size), trained)
+        """Where the buffers are."""
+        buffers = np.ones(self.layout.size, bool)
+        for part in self.layout.trained():
+            buffers[part] = False
+        return np.flatnonzero(buffers)
 
 
 def check_bits(bits: int) -> None:
