@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class DemoResult:
     began: Onset
     plans: dict[str, Plan]
     rows: list[dict[str, Any]]
+    tested: int  # images that accuracies are measured on
     picture: Path
     page: Path
     seconds: float
@@ -122,11 +124,12 @@ class DemoResult:
         rows = {row["method"]: row for row in self.rows}
         poisoned, ours, all_of_it = rows["poisoned"], rows[default_method(self.history)[0]], rows["retrain"]
         share = ours["client_rounds"] / all_of_it["client_rounds"]
+        chance = sqrt(all_of_it["ta"] * (1 - all_of_it["ta"]) / self.tested)
         return (
             f"{ours['method']}, the default: attack success {poisoned['asr']:.1%} → {ours['asr']:.1%}, "
-            f"accuracy {ours['ta']:.1%} (retrained: {all_of_it['ta']:.1%}), with {share:.0%} of retraining's "
-            f"client-rounds and {ours['contact_rounds']} rounds of contact, where retraining has "
-            f"{all_of_it['contact_rounds']}."
+            f"accuracy {ours['ta']:.1%} (retrained: {all_of_it['ta']:.1%}; one standard error on "
+            f"{self.tested} test images is {chance:.1%}), with {share:.0%} of retraining's client-rounds and "
+            f"{ours['contact_rounds']} rounds of contact, where retraining has {all_of_it['contact_rounds']}."
         )
 
 
@@ -151,7 +154,7 @@ def run_full_demo(out: Path | None = None, progress: Progress = SILENT) -> Itera
         page = picture.with_name("fedcrab-demo.html" if out is None else "incident.html")
         draw_curves(picture, curves, (rows[0]["ta"], rows[0]["asr"]))
         write_page(page, page_data(kept["compact"], bad))
-        found = (trained.points, suspects, began, plans, rows, picture, page)
+        found = (trained.points, suspects, began, plans, rows, len(setup.dataset.test_y), picture, page)
         yield DemoResult(kept["compact"], *found, time.perf_counter() - started)
 
 
