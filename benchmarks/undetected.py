@@ -5,8 +5,9 @@ usage: python benchmarks/undetected.py [--results FILE] [--first-seed N] [--most
 20 clients × 300 examples, 30 rounds of 5 local epochs, an MLP on MNIST, recorded with Compact(4). Five plant
 a backdoor, three of them are named, two stay in the fleet and go on when they are asked. `liar`: boosted, and
 one of the two sends whatever it likes when it is asked, its poisoned update ten times as long. Training was
-by the mean; both recoveries by the mean or by the trimmed mean. One line of JSON per training; an interrupted
-run resumes.
+by the mean; both recoveries by the mean or by the trimmed mean. Where replay ends more than 5 points of ASR
+above training again, three more of each, with other batches, say how far these differ among themselves. One
+line of JSON per training, the last of a training counts; an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ SPREADS = ("iid", "dirichlet 0.3")
 RULES = {"mean": Aggregation(), "trimmed mean": Aggregation(name="trimmed-mean", settings={"trim": 2})}
 NAMED, SEEDS, LOUDER = 3, 3, 10.0
 CLOSE = 0.05  # points of ASR above that of training again
+MORE = {"replay": (6, 7, 8), "retrain": (3, 4, 5)}  # the batches of further recoveries
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,22 @@ def run_training(attack: str, spread: str, seed: int) -> dict[str, Any]:
 def _recovered(
     setup: Setup, history: History, attackers: list[ClientId], lying: bool, rule: Aggregate
 ) -> dict[str, Any]:
-    decided, found = plan(history, attackers[:NAMED]), {}
-    for name, method, time in (("replay", replay, 1), ("retrain", retrain, 2)):
+    decided = plan(history, attackers[:NAMED])
+
+    def end(method: Any, time: int) -> dict[str, Any]:
         fleet: Fleet = setup.fleet_again(time)
         steps = list(method(decided, LyingFleet(fleet, attackers[-1]) if lying else fleet, aggregate=rule))
-        asked = sum(len(step.asked) for step in steps)
-        found[name] = {**quality(setup, steps[-1].model), "client_rounds": asked}
+        return {
+            **quality(setup, steps[-1].model),
+            "client_rounds": sum(len(step.asked) for step in steps),
+        }
+
+    found: dict[str, Any] = {"replay": end(replay, 1), "retrain": end(retrain, 2)}
+    if _above(found) > CLOSE:
+        found["more"] = {
+            method.__name__: [end(method, time) for time in MORE[method.__name__]]
+            for method in (replay, retrain)
+        }
     return found
 
 
@@ -109,6 +121,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     above = [_over(row, rule) for row in rows for rule in RULES]
     close = sum(over <= CLOSE for over in above)
     lines += ["", f"{close} of {len(above)} recoveries end at most 5 points of ASR above training again."]
+    lines += [_again(row, rule) for row in rows for rule in RULES if "more" in row[rule]]
     return "\n".join(lines)
 
 
@@ -126,8 +139,27 @@ def _line(group: Sequence[dict[str, Any]], rule: str) -> str:
     return f"{poisoned:.0f} | {told('retrain')} | {told('replay')} | {above} | {100 * cost:.0f}"
 
 
+def _again(row: dict[str, Any], rule: str) -> str:
+    """What came out of each repetition, the first being that of the table."""
+    found = row[rule]
+    told = []
+    for method in MORE:
+        each = (f"{100 * one['asr']:.1f}" for one in (found[method], *found["more"][method]))
+        told.append(f"{method} {', '.join(each)}")
+    name = f"{row['attack']}, {row['spread']}, seed {row['seed']}, {rule}"
+    return f"- {name}: ASR % with other batches: {'; '.join(told)}"
+
+
 def _over(row: dict[str, Any], rule: str) -> float:
-    return float(row[rule]["replay"]["asr"] - row[rule]["retrain"]["asr"])
+    return _above(row[rule])
+
+
+def _above(found: dict[str, Any]) -> float:
+    return float(found["replay"]["asr"] - found["retrain"]["asr"])
+
+
+def _whole(row: dict[str, Any]) -> bool:
+    return all("more" in row[rule] or _over(row, rule) <= CLOSE for rule in RULES)
 
 
 def main() -> None:
@@ -137,15 +169,14 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=None, help="trainings, the first of them")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
-    rows = read(arguments.results)
-    done = {(row["attack"], row["spread"], row["seed"]) for row in rows}
+    rows = {(row["attack"], row["spread"], row["seed"]): row for row in read(arguments.results)}
     for training in [] if arguments.table else trainings(arguments.first_seed)[: arguments.most]:
-        if training not in done:
-            rows.append(run_training(*training))
+        if training not in rows or not _whole(rows[training]):
+            rows[training] = run_training(*training)
             with arguments.results.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+                file.write(json.dumps(rows[training]) + "\n")
             print(*training, flush=True)
-    print(table(rows))
+    print(table(list(rows.values())))
 
 
 if __name__ == "__main__":
