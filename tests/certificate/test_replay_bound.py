@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from certificate.test_soundness import distance, in_memory
 from fedcrab import ConfigError, plan
 from fedcrab.certificate import SOUND, certify
-from fedcrab.certificate.certificate import FORMAT, SECOND, build_certificate, tables
+from fedcrab.certificate.certificate import FORMAT, SECOND, THIRD, build_certificate, tables
 from fedcrab.certificate.enclosure import Problem, answers_of, enclosed
 from fedcrab.certificate.poison import Premises
 from fedcrab.certificate.replay_bound import replay_bound, strayed
@@ -125,9 +125,11 @@ def test_an_older_certificate_of_a_replay_still_verifies(tmp_path) -> None:
     assert now.format == FORMAT
     assert now.terms["distance.replayed"].flag == SOUND
     evidence = RecoveryArtifacts(steps[-1].model, tables(steps))
-    then = build_certificate(now.inputs, decided, evidence, SECOND)
-    assert "distance.replayed" not in then.terms
-    assert statement_problems(then.to_table(), training.history, evidence) == []
+    for older in (SECOND, THIRD):
+        then = build_certificate(now.inputs, decided, evidence, older)
+        assert ("distance.replayed" in then.terms) == (older == THIRD)
+        assert then.terms["distance.enclosed"].value >= now.terms["distance.enclosed"].value
+        assert statement_problems(then.to_table(), training.history, evidence) == []
     assert statement_problems(now.to_table(), training.history, evidence) == []
     broken = [{**s, "record": {**s["record"], "error": s["record"]["error"] / 2}} for s in tables(steps)]
     changed = RecoveryArtifacts(steps[-1].model, tuple(broken))

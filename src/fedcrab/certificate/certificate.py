@@ -28,8 +28,9 @@ from fedcrab.types import Vector
 
 FIRST = "fedcrab certificate 1"  # lengths only; still verified
 SECOND = "fedcrab certificate 2"  # without a term for a replay; still verified
-FORMAT = "fedcrab certificate 3"
-FORMATS = (FIRST, SECOND, FORMAT)
+THIRD = "fedcrab certificate 3"  # of every client the nearest answer alone; still verified
+FORMAT = "fedcrab certificate 4"
+FORMATS = (FIRST, SECOND, THIRD, FORMAT)
 Steps = Sequence[Step | Mapping[str, Any]]
 
 
@@ -145,9 +146,8 @@ def build_certificate(
         evidence = replace(evidence, retrained=None, retrained_steps=None)
     refuse_refuted(inputs.assumptions, plan, evidence)
     guessed = estimates(plan, inputs.assumptions) if inputs.estimate else {}
-    terms = certificate_terms(
-        inputs, plan, evidence, guessed, vectors=format != FIRST, replayed=format == FORMAT
-    )
+    newer = {"replayed": format not in (FIRST, SECOND), "met": format == FORMAT}
+    terms = certificate_terms(inputs, plan, evidence, guessed, vectors=format != FIRST, **newer)
     subject = _subject(plan, evidence)
     if format != FIRST:
         subject["answers"] = _sha(_names(plan, evidence)) if evidence.answers else None

@@ -11,11 +11,12 @@ following recovery and retraining side by side (:mod:`fedcrab.certificate.couple
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from fedcrab.certificate.assumptions import power
+from fedcrab.certificate.ball import Ball
 from fedcrab.certificate.coupled_bound import coupled_bound, coupled_by_lengths, last_step_residual
 from fedcrab.certificate.document import Inputs
 from fedcrab.certificate.enclosure import Problem, anchored, enclosed
@@ -27,13 +28,15 @@ from fedcrab.recover.answers import Answers
 from fedcrab.recover.folder import RecoveryArtifacts
 from fedcrab.recover.replay_record import ReplayRecord
 from fedcrab.rollback.decision import Plan
+from fedcrab.types import Vector
 
 Table = Mapping[str, Any]
 ANCHORED = (
     "around the recovered model: D ← min(κD + ‖honest mean update there‖, D + retraining's step), "
     "D ≤ ‖recovered - M_t‖ + ψ_t"
 )
-ENCLOSED = "‖recovered - m‖ + R: a ball that holds the retraining, moved on by known answers and κ, C, ρ"
+NEAREST = "‖recovered - m‖ + R: a ball that holds the retraining, moved on by known answers and κ, C, ρ"
+ENCLOSED = f"{NEAREST}; each client by what all its answers allow"
 POISONED = "‖poisoned model - m‖ + R, of the same ball"
 PSI = "Ψ is a bound"
 REPORTED = "answers are as they were reported, and made with the history's epochs, batches and examples"
@@ -58,11 +61,13 @@ def distance_terms(
     *,
     answers: Sequence[Answers] | None,
     replayed: bool,
+    met: bool,
 ) -> dict[str, Term]:
     """Every bound of ‖recovered - W_T‖ that can be computed, from the terms so far.
 
     ``answers`` are those of recovery and history; None gives the terms of certificates of format 1. Without
-    ``replayed`` they are those of format 2, which has no term for a replay.
+    ``replayed`` they are those of format 2, which has no term for a replay, and without ``met`` those of
+    format 3, which uses the nearest answer of each client alone.
     """
     plan, by_crab = premises.plan, inputs.crab is not None and inputs.aggregation == "fedavg"
     noise = terms["noise.length"].value if evidence.start is not None else 0.0
@@ -81,7 +86,7 @@ def distance_terms(
     if answers is None:
         found["distance.coupled"] = coupled_by_lengths(premises, followed.by_crab, start=followed.start)
     else:
-        found |= vector_terms(premises, evidence, answers, followed, found["distance.poisoned"])
+        found |= vector_terms(premises, evidence, answers, followed, found["distance.poisoned"], met=met)
     return {
         **found,
         "distance.residual": _by_residual(premises, evidence),
@@ -158,17 +163,19 @@ def vector_terms(
     answers: Sequence[Answers],
     followed: Followed,
     poisoned: Term,
+    *,
+    met: bool,
 ) -> dict[str, Term]:
     """distance.coupled, distance.anchored, distance.enclosed and poison.enclosed."""
     given, model = premises.given, evidence.model
-    assumes = (PSI, REPORTED, *((FULL,) if given.full_batch else ()))
-    problem = Problem.of(premises, answers)
+    assumes, formula = (PSI, REPORTED, *((FULL,) if given.full_batch else ())), ENCLOSED if met else NEAREST
+    problem = Problem.of(premises, answers, met=met)
     if problem is None:
         needs = (*assumes, "κ")
         return {
             "distance.coupled": _coupled(premises, followed, (), inf),
             "distance.anchored": unknown(ANCHORED, *needs, "a recovered model"),
-            "distance.enclosed": unknown(ENCLOSED, *needs, "a recovered model"),
+            "distance.enclosed": unknown(formula, *needs, "a recovered model"),
             "poison.enclosed": unknown(POISONED, *needs),
         }
     rounds, last = range(len(premises.facts.busy)), problem.flat(premises.plan.history.final_model())
@@ -176,11 +183,11 @@ def vector_terms(
     end = inf if poisoned.value is None else poisoned.value
     found = {"distance.coupled": _coupled(premises, followed, residuals, end)}
     if model is None:
-        whole = min(enclosed(problem)[-1].reach(last), problem.psi[-1])
+        whole = min(*(ball.reach(last) for ball in _last_balls(problem)), problem.psi[-1])
         return {
             **found,
             "distance.anchored": unknown(ANCHORED, *assumes, "a recovered model"),
-            "distance.enclosed": unknown(ENCLOSED, *assumes, "a recovered model"),
+            "distance.enclosed": unknown(formula, *assumes, "a recovered model"),
             "poison.enclosed": _sound(whole, POISONED, assumes),
         }
     free = last_step_residual(premises, followed.by_crab)
@@ -188,16 +195,25 @@ def vector_terms(
     if given.residual is not None and premises.is_one_map:
         free, assumes = min(free, given.residual), (*assumes, RESIDUAL)
     gaps = anchored(problem, model, [min(r, free) for r in residuals])
-    ball, own = enclosed(problem, model, gaps)[-1], problem.flat(model)
+    balls, own = _last_balls(problem, model, gaps), problem.flat(model)
     moved = apart(premises.plan, model, premises.plan.history.final_model())
     return {
         **found,
         "distance.anchored": _sound(gaps[-1], ANCHORED, assumes),
-        "distance.enclosed": _sound(min(ball.reach(own), gaps[-1]), ENCLOSED, assumes),
+        "distance.enclosed": _sound(min(*(ball.reach(own) for ball in balls), gaps[-1]), formula, assumes),
         "poison.enclosed": _sound(
-            min(ball.reach(last), problem.psi[-1], gaps[-1] + moved), POISONED, assumes
+            min(*(ball.reach(last) for ball in balls), problem.psi[-1], gaps[-1] + moved), POISONED, assumes
         ),
     }
+
+
+def _last_balls(problem: Problem, model: Vector | None = None, gaps: Sequence[float] = ()) -> list[Ball]:
+    """The balls that contain W_T: by the nearest answers alone, and by what all answers allow.
+
+    A smaller radius in one round may lead to a worse centre later, so neither is always the smaller one.
+    """
+    problems = [problem, *([replace(problem, met=1)] if problem.met > 1 else [])]
+    return [enclosed(each, model, gaps)[-1] for each in problems]
 
 
 def _coupled(premises: Premises, followed: Followed, residuals: Sequence[float], end: float) -> Term:

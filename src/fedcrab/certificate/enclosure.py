@@ -15,8 +15,13 @@ honest client c of round t take, of all models y where its answer u_c(y) is know
 
 Where (M_t, ψ_t) or (M̃, D_t) has the smaller radius it takes the place of (m, R). The bound is ‖M̃ - m_T‖ +
 R_T. Proof: W' = Σ p_c·T_c(W), T_c(W) = T_c(y) + (T_c(m) - T_c(y)) + (T_c(W) - T_c(m)); the middle is C·(m -
-y) to ρ‖m - y‖, the last at most κ‖W - m‖. With full batches y is from any round; with sampled ones T_c is
-another map in each round, and only answers that were made with the batches of round t count.
+y) to ρ‖m - y‖, the last at most κ‖W - m‖. Every answer of a client says so: for
+each y, T_c(m) lies in the ball of radius ρ‖m - y‖ + ε around y + u_c(y) + C·(m - y), and so in what these
+balls have in common (:mod:`fedcrab.certificate.ball`). Its centre and radius take the place of those of the
+one y. Each radius grows first by 8 units of float32 of ‖y‖ + ‖u_c(y)‖: what rounding adds to a ball moves a
+small intersection by its square root. Certificates before format 4 use the nearest y alone. With full batches
+y is from any round; with sampled ones T_c is another map in each round, and only answers that were made with
+the batches of round t count.
 
 Two more ways for clients who were never asked, or far from here: the shares of the others stand for theirs,
 and the ledger bounds the difference at M_t (:func:`coupled_bound.missing`, ‖m - M_t‖ or ψ_t for the
@@ -35,6 +40,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrab.certificate.ball import Ball, in_all
 from fedcrab.certificate.coupled_bound import honest_examples, missing
 from fedcrab.certificate.path_length import shortest_legs
 from fedcrab.certificate.poison import GEOMETRY, UNIT, PoisonBounds, Premises
@@ -45,18 +51,8 @@ from fedcrab.vectors import Matrix64
 
 MOST_STORED = 2**28  # numbers of stored updates that are looked at: one gigabyte
 MOST_GROUPS = 16  # of clients that are tried for a round
-
-
-@dataclass(frozen=True, eq=False)
-class Ball:
-    """All models within a radius of a centre."""
-
-    centre: Matrix64  # the trained numbers alone
-    radius: float
-
-    def reach(self, other: Matrix64) -> float:
-        """The largest distance of a model from a model in the ball."""
-        return float(np.linalg.norm(self.centre - other)) + self.radius
+MOST_MET = 12  # answers of a client whose balls are compared in a round, the nearest ones
+MOST_COMPARED = 2**33  # numbers that are looked at for that in all; with larger models fewer answers are
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +78,15 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
+class Answered:
+    """What is known about T_c(m) of a client: a distance from the centre, by default that of one place."""
+
+    far: float  # ρ‖m - y‖ + ε, or less where several answers agree
+    place: Place  # the nearest
+    centre: Matrix64 | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
     """What is known about the training without the malicious clients."""
 
@@ -93,16 +98,19 @@ class Problem:
     affine: tuple[float, float]
     full_batch: bool
     places: tuple[Place, ...]
+    met: int = 1  # how many answers of a client are compared in a round
 
     @classmethod
-    def of(cls, premises: Premises, answers: Sequence[Answers]) -> Problem | None:
-        """None if κ is unknown or nothing bounds the poison."""
+    def of(cls, premises: Premises, answers: Sequence[Answers], *, met: bool = True) -> Problem | None:
+        """None if κ is unknown or nothing bounds the poison. Without ``met`` as before format 4."""
         plan, psi, given = premises.plan, premises.psi, premises.given
         expansion, affine, legs = given.local_expansion(), given.local_affine(), shortest_legs(premises)
         if psi is None or expansion is None or affine is None or legs is None:
             return None
         places = tuple(place_of(plan, found, affine) for found in answers)
-        return cls(plan, premises.facts, psi, legs, expansion, affine, given.full_batch, places)
+        size = sum(len(rows.clients) for rows in plan.history.rounds) * plan.history.charter.layout.size
+        most = min(MOST_MET, 1 + MOST_COMPARED // (MOST_MET * max(size, 1))) if met else 1
+        return cls(plan, premises.facts, psi, legs, expansion, affine, given.full_batch, places, most)
 
     def flat(self, model: Vector) -> Matrix64:
         """The trained numbers of a model."""
@@ -186,19 +194,19 @@ def enclosed(problem: Problem, model: Vector | None = None, gaps: Sequence[float
 def _next(problem: Problem, ball: Ball, t: int, kept: Ball | None) -> Ball:
     """A ball that contains A_t of this one, by the clients whose answers give the smallest radius."""
     everybody, rho = honest_examples(problem.plan, t), problem.affine[1]
-    near = {c: found for c, found in _nearest(problem, ball, t).items() if c in everybody}
+    near = _nearest(problem, ball, t, everybody)
     entry = problem.plan.history.rounds[t]
     away = min(problem.psi[t], inf if kept is None else float(np.linalg.norm(ball.centre - kept.centre)))
     best, group, lost = problem.legs[t] + (1 - problem.expansion) * ball.radius, dict[ClientId, float](), 0.0
-    for farthest in _some(sorted({far for far, _ in near.values()})):
-        ours = {c: n for c, n in everybody.items() if c in near and near[c][0] <= farthest}
+    for farthest in _some(sorted({found.far for found in near.values()})):
+        ours = {c: n for c, n in everybody.items() if c in near and near[c].far <= farthest}
         beside = missing(entry, ours, everybody, rho * away)
-        grown = sum(n * near[c][0] for c, n in ours.items()) / sum(ours.values()) + beside
+        grown = sum(n * near[c].far for c, n in ours.items()) / sum(ours.values()) + beside
         if grown < best:
             best, group, lost = grown, ours, beside
     if not group:
         return Ball(ball.centre, ball.radius + problem.legs[t])
-    return _moved(problem, ball, {c: (n, *near[c]) for c, n in group.items()}, lost)
+    return _moved(problem, ball, {c: (n, near[c]) for c, n in group.items()}, lost)
 
 
 def _some(values: list[float]) -> list[float]:
@@ -207,34 +215,54 @@ def _some(values: list[float]) -> list[float]:
     return values[::-1][::every]
 
 
-def _nearest(problem: Problem, ball: Ball, t: int) -> dict[ClientId, tuple[float, Place]]:
-    """For each client that ever answered, the smallest ρ‖m - y‖ + ε and its place."""
-    near = dict[ClientId, tuple[float, Place]]()
+def _nearest(problem: Problem, ball: Ball, t: int, clients: Collection[ClientId]) -> dict[ClientId, Answered]:
+    """For each of these clients that ever answered, the smallest ρ‖m - y‖ + ε, and what its answers share."""
+    known = dict[ClientId, list[tuple[float, Place]]]()
     for place in problem.usable(t):
         away = problem.affine[1] * float(np.linalg.norm(ball.centre - place.model))
         for client, row in place.rows.items():
-            far = away + float(place.errors[row])
-            if client not in near or far < near[client][0]:
-                near[client] = (far, place)
-    return near
+            if client in clients:
+                known.setdefault(client, []).append((away + float(place.errors[row]), place))
+    return {client: _answered(problem, ball, client, places) for client, places in known.items()}
+
+
+def _answered(problem: Problem, ball: Ball, client: ClientId, places: list[tuple[float, Place]]) -> Answered:
+    far, nearest = min(places, key=lambda found: found[0])
+    if problem.met < 2 or len(places) < 2:
+        return Answered(far, nearest)
+    few = sorted(places, key=lambda found: found[0])[: problem.met]
+    shared = in_all([_guess(problem, ball, client, *found) for found in few])
+    return Answered(shared.radius, nearest, shared.centre) if shared.radius < far else Answered(far, nearest)
+
+
+def _guess(problem: Problem, ball: Ball, client: ClientId, far: float, place: Place) -> Ball:
+    """The ball around y + u_c(y) + C·(m - y) that contains T_c(m)."""
+    row = place.rows[client]
+    centre = place.model + problem.affine[0] * (ball.centre - place.model) + place.updates[row]
+    return Ball(centre, far + 8 * UNIT * (place.size + float(place.lengths[row])))
 
 
 def _moved(
-    problem: Problem, ball: Ball, clients: Mapping[ClientId, tuple[float, float, Place]], lost: float
+    problem: Problem, ball: Ball, clients: Mapping[ClientId, tuple[float, Answered]], lost: float
 ) -> Ball:
-    """The next (m', R') with these clients' shares, each from its (examples, ρ‖m - y‖ + ε, place)."""
-    groups = dict[int, list[ClientId]]()
-    for client, (_, _, place) in clients.items():
-        groups.setdefault(id(place), []).append(client)
-    factor, whole = problem.affine[0], sum(n for n, _, _ in clients.values())
+    """The next (m', R') with these clients' shares, each from its examples and what it answered."""
+    groups = dict[tuple[int, bool], list[ClientId]]()
+    for client, (_, found) in clients.items():
+        groups.setdefault((id(found.place), found.centre is None), []).append(client)
+    factor, whole = problem.affine[0], sum(n for n, _ in clients.values())
     centre, radius = np.zeros(len(ball.centre)), problem.expansion * ball.radius + lost
     size = float(np.linalg.norm(ball.centre)) + ball.radius
     for group in groups.values():
-        place, weights = clients[group[0]][2], [clients[client][0] / whole for client in group]
+        place, weights = clients[group[0]][1].place, [clients[client][0] / whole for client in group]
         share = sum(weights)
-        centre += share * (place.model + factor * (ball.centre - place.model)) + place.mean(group, weights)
-        radius += sum(w * clients[client][1] for w, client in zip(weights, group, strict=True))
+        if clients[group[0]][1].centre is None:
+            centre += share * (place.model + factor * (ball.centre - place.model))
+            centre += place.mean(group, weights)
+        radius += sum(w * clients[client][1].far for w, client in zip(weights, group, strict=True))
         size += share * place.size + place.length(group, weights)
+    for n, found in clients.values():
+        if found.centre is not None:
+            centre += n / whole * found.centre
     return Ball(centre, radius + 8 * (1 + max(1.0, problem.expansion)) * UNIT * (size + radius))
 
 

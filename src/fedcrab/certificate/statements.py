@@ -33,8 +33,9 @@ def certificate_terms(
     *,
     vectors: bool = True,
     replayed: bool = True,
+    met: bool = True,
 ) -> dict[str, Term]:
-    """All terms by name; without ``vectors`` those of format 1, without ``replayed`` those of format 2."""
+    """All terms by name; without ``vectors`` of format 1, without ``replayed`` of 2, without ``met`` of 3."""
     premises = Premises.of(plan, inputs.assumptions)
     answers, checked = None, dict[str, Term]()
     if not inputs.same_batches:  # then W, which draws the history's, is another training than was run
@@ -53,7 +54,7 @@ def certificate_terms(
     terms |= {f"retraining.{name}": term for name, term in later.items()}
     bounded = premises.psi or plan.rollback_round == 0
     terms |= _noise(inputs, plan, evidence, terms["poison.rollback" if bounded else "poison.influence"])
-    terms |= distance_terms(premises, inputs, evidence, terms, answers=answers, replayed=replayed)
+    terms |= distance_terms(premises, inputs, evidence, terms, answers=answers, replayed=replayed, met=met)
     terms |= theorem_terms(premises, values, evidence.steps)
     if not vectors:
         return terms
