@@ -26,7 +26,7 @@ def main() -> None:
     setup = prepare(config)
     fleet = MeteredFleet(setup.honest, epochs=config.local.epochs)
     table = Table("round", "local training, s", "everything else, s", "share", title=f"{preset}")
-    with tempfile.TemporaryDirectory(dir=".") as place:
+    with tempfile.TemporaryDirectory(prefix=".work-", dir=".") as place:
         history = open_for_training(setup, Path(place) / "h", resume=False)
         setup.honest.train(history.final_model(), setup.honest.clients[:2], round=0, epochs=0)  # warm
         started, trained = time.perf_counter(), 0.0

@@ -101,7 +101,7 @@ def _peak() -> int:
 def measured(participants: int, rounds: int, parameters: int, kept: str) -> dict[str, Any]:
     """One row, its history recorded and used by a process each."""
     sizes = {"participants": participants, "rounds": rounds, "parameters": parameters, "kept": kept}
-    with tempfile.TemporaryDirectory(dir=".") as place:
+    with tempfile.TemporaryDirectory(prefix=".work-", dir=".") as place:
         tasks = (["record", *map(str, sizes.values())], ["use"])
         for task, *arguments in tasks:
             command = [sys.executable, __file__, f"--{task}", f"{place}/h", *arguments]
