@@ -42,6 +42,18 @@ def test_ten_brought_examples_rank_the_same_first(planted: Training) -> None:
     assert set(ranked[: len(planted.bad)]) == planted.bad
 
 
+def test_one_example_is_a_ranking_and_no_verdict(planted: Training) -> None:
+    """A name needs examples that agree: one has none to agree with."""
+    x = stamped(planted.setup.dataset.test_x[planted.setup.dataset.test_y != 0])
+    taken = x[planted.flat.predict(planted.history.final_model(), x) == 0][:1]
+    one, parts = taught_examples(
+        planted.history, planted.flat, taken, np.zeros(1, np.int64), planted.x, planted.y
+    )
+    assert parts.named
+    assert one.suspects == ()
+    assert any("ranking, not names" in note for note in one.notes)
+
+
 def test_four_bits_name_the_same(planted: Training, found: Inversion, tmp_path: Path) -> None:
     """A Compact history of the same training: updates of 4 bits, models partly rebuilt from them."""
     compact = trained(tmp_path / "h", "history={name='compact'}")
