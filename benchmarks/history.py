@@ -180,7 +180,7 @@ def long(place: Path) -> list[tuple[str, str, str]]:
         (f"recording after {LONG // 100} rounds, ms", f"{young:.2f}", ""),
         (f"recording after {LONG} rounds, ms", f"{old:.2f}", ""),
         ("the later / the earlier", f"{old / young:.2f}", "1: constant"),
-        ("memory a round grows by, bytes", f"{grown:.0f}", f"below the ledger's {row:.0f}"),
+        ("growth of memory per round, bytes", f"{grown:.0f}", f"below the ledger's {row:.0f}"),
     ]
 
 
@@ -218,7 +218,7 @@ def wide(place: Path) -> list[tuple[str, str, str]]:
             for r in rounds(4, clients, 2000):
                 history.record(r)
         per_client.append(history.bytes()["ledger"] / clients / 4)
-        rows.append((f"{clients} clients: ledger bytes a client-round", f"{per_client[-1]:.0f}", ""))
+        rows.append((f"{clients} clients: ledger bytes per client-round", f"{per_client[-1]:.0f}", ""))
     rows.append(("5,000 / 2,500", f"{per_client[1] / per_client[0]:.3f}", "1: linear"))
     plans = []
     for limit in (400, 1000):
