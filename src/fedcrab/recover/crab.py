@@ -56,8 +56,11 @@ def crab(
 ) -> Iterator[Step]:
     """Recover from the plan's rollback model. The defaults are the preset ``hardened``.
 
-    ``epochs`` is the number of local epochs (None: the fleet's own). ``after`` is the last step of an
-    interrupted recovery, which continues from there.
+    ``aggregate`` is the aggregation rule (None: the weighted mean). ``epochs`` is the number of local epochs
+    (None: the fleet's own). ``after`` is the last step of an interrupted recovery, which continues from
+    there. ``gap`` adds a client's norms over the rounds that were not kept to the length that it is
+    calibrated to. ``cap`` limits the ratio of calibration. The last ``settle`` rounds are not calibrated;
+    with ``everyone`` they ask every honest participant instead of the selected ones.
     """
     check_epochs(epochs)
     check_cap(cap)

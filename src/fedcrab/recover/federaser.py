@@ -40,7 +40,8 @@ def federaser(
     """Erase the malicious clients. Only their names are taken from the plan.
 
     ``epochs`` is the number of local epochs in the training; clients run a share ``ratio`` of them (1: all).
-    ``every`` thins out the kept rounds: 2 replays every other one. ``after`` is the last step of an
+    ``every`` thins out the kept rounds: 2 replays every other one. ``cap`` limits the ratio of calibration.
+    ``aggregate`` is the aggregation rule (None: the weighted mean). ``after`` is the last step of an
     interrupted recovery, which continues from there.
     """
     check_cap(cap)

@@ -192,6 +192,9 @@ def fedrecover(
 ) -> Iterator[Step]:
     """Recover from the plan's rollback model; with ``rollback=False`` from the first model, as published.
 
+    Clients are asked in the first ``warm_up`` rounds, then in every ``correct_every``-th, and in the last
+    ``tune`` (None: T/10, T/8 and T/20 of T rounds, at most 20, 10 and 5). ``pairs`` is the number of
+    pairs behind each estimate. ``aggregate`` is the aggregation rule (None: the weighted mean).
     ``tolerance`` is the share of a round's honest stored numbers that may exceed τ; with 0, the fewest
     estimates are replaced. ``epochs`` is the number of local epochs (None: the fleet's own). ``after`` is the
     last step of an interrupted recovery, which continues from there. A step keeps its pairs' vectors.

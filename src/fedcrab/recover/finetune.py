@@ -32,9 +32,10 @@ def finetune(
 ) -> Iterator[Step]:
     """Continue training from the last model without the malicious clients, the only input from the plan.
 
-    Its steps are the rounds T, T + 1, …, so that clients that draw by round draw new batches. ``epochs`` is
-    the number of local epochs (None: the fleet's own). ``after`` is the last step of an interrupted recovery,
-    which continues from there.
+    ``rounds`` more rounds are trained, each with ``per_round`` honest clients (None: all), aggregated by
+    ``aggregate`` (None: the weighted mean). Its steps are the rounds T, T + 1, …, so that clients that draw
+    by round draw new batches. ``epochs`` is the number of local epochs (None: the fleet's own). ``after`` is
+    the last step of an interrupted recovery, which continues from there.
     """
     check_count("rounds", rounds)
     if per_round is not None:

@@ -29,8 +29,9 @@ def retrain(
 ) -> Iterator[Step]:
     """Train again without the malicious clients. Only their names are taken from the plan.
 
-    ``epochs`` is the number of local epochs (None: the fleet's own). ``after`` is the last step of an
-    interrupted recovery, which continues from there.
+    ``aggregate`` is the aggregation rule (None: the weighted mean). ``epochs`` is the number of local epochs
+    (None: the fleet's own). ``after`` is the last step of an interrupted recovery, which continues from
+    there.
     """
     whom = {entry.index: plan.askable(entry.index) for entry in plan.history.rounds}
     return train_rounds(plan, fleet, whom, plan.history.initial_model, aggregate, epochs, after)
@@ -45,7 +46,10 @@ def retrain_few(
     after: Step | None = None,
     per_round: int = PER_ROUND,
 ) -> Iterator[Step]:
-    """Train again with ``per_round`` honest participants per round, drawn with the history's seed."""
+    """Train again with ``per_round`` honest participants per round, drawn with the history's seed.
+
+    Everything else is as for ``retrain``.
+    """
     check_count("per_round", per_round)
     whom = {e.index: drawn(plan, e.index, per_round, e.index) for e in plan.history.rounds}
     return train_rounds(plan, fleet, whom, plan.history.initial_model, aggregate, epochs, after)

@@ -138,6 +138,9 @@ def plan(
 
     With ``beta`` 0, the default, the rollback goes to the last model that no named client has influenced. A
     larger beta tolerates poison, as a share of the honest clients' movement; the warnings say how much.
+    ``evidence`` is ``all`` (every round and participant of the history counts) or ``stored`` (only kept
+    rounds and selected clients, as in the paper). ``rule`` is ``prefix`` (the last record before S first
+    exceeds Φ) or ``last`` (the last record with S ≤ Φ, as in the paper). ``PRESETS`` has both combinations.
     ``unfound`` allows for undetected attackers: a number of clients, or a share of all clients (0.2 or
     "20%"). The rollback then goes at least as far as if any such clients had been named. ``since`` is the
     round from which the named clients count as malicious, one for all or one per client (``{"3": 20}``).
