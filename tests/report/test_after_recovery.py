@@ -12,7 +12,7 @@ import pytest
 from certificate.test_tampering import make_keys
 from fedcrab import History
 from fedcrab.cli.certify import certify_recovery
-from fedcrab.errors import DamagedError
+from fedcrab.errors import ConfigError, DamagedError, FedcrabError
 from fedcrab.report.page import find, page_data, write_page
 from fedcrab.report.page_recoveries import certificate_data
 from report.in_browser import opened
@@ -81,6 +81,14 @@ def test_signed_is_said_only_of_what_was_checked_by_a_key(place: Path, tmp_path:
     text = (folder / "certificate.json").read_text()
     (folder / "certificate.json").write_text(text.replace('"rounds": 6', '"rounds": 5'))
     assert said(public)[0] is False
+
+
+def test_a_key_that_is_none_is_refused_also_where_nothing_is_signed(place: Path, tmp_path: Path) -> None:
+    with History.open(place / "h") as history:
+        with pytest.raises(FedcrabError, match=r"none\.pem"):
+            page_data(history, key=tmp_path / "none.pem")
+        with pytest.raises(ConfigError, match="public key in PEM"):
+            page_data(history, key=make_keys(tmp_path)[0])
 
 
 def test_a_certificate_of_something_else_is_refused(place: Path, tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ def check_private(key: Path) -> None:
     _load(key, private=True)
 
 
+def check_public(key: Path) -> None:
+    """Raise ``ConfigError`` unless this file contains a public key."""
+    _load(key, private=False)
+
+
 def sign(message: bytes, key: Path) -> dict[str, str]:
     """Return a signature of the message with this private key: algorithm, public key and value."""
     private = _load(key, private=True)

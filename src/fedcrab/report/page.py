@@ -20,6 +20,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.files import file_errors, write_named
 from fedcrab.history import History
 from fedcrab.history.chain import LEDGER
+from fedcrab.history.signature import check_public
 from fedcrab.recover.folder import history_of, recoveries_in
 from fedcrab.report.page_clients import carried
 from fedcrab.report.page_data import (
@@ -123,6 +124,8 @@ def page_data(
     malicious client to its first malicious round, where that is not the first round. What
     ``audit`` or ``detect`` kept about a trigger is read and shown.
     """
+    if key is not None:
+        check_public(key)
     recoveries = recoveries_of(recovered, history, key) if recovered else None
     marked = list(malicious) or (recoveries["malicious"] if recoveries else [])
     rounds = dict(since or {}) if malicious else (recoveries["since"] if recoveries else {})
