@@ -73,7 +73,7 @@ class LocalConfig(ConfigSection):
 
 
 class Attack(NamedChoice):
-    """The attack: by whom, how and when."""
+    """The attack: its clients, its kind and its rounds."""
 
     fraction: float = Field(default=0.25, ge=0, le=1)  # of the clients, drawn by the seed
     start: int = Field(default=0, ge=0)  # the first round

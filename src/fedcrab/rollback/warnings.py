@@ -88,7 +88,7 @@ def percent(share: float) -> str:
 
 
 def caveats_of_the_history(history: History) -> Iterator[str]:
-    """Yield the warnings that apply whoever is named."""
+    """Yield the warnings that do not depend on the named clients."""
     charter = history.charter
     if charter.aggregation != "fedavg":
         yield (
