@@ -30,7 +30,7 @@ from fedcrab.detect.ledger import ALARM, APART
 from fedcrab.detect.second_look import spare
 from fedcrab.experiment.config import load_config
 from fedcrab.experiment.forensics import server_for
-from fedcrab.experiment.setup import open_for_training, prepare, run
+from fedcrab.experiment.setup import Setup, open_for_training, prepare, run
 from fedcrab.history import History
 
 RESULTS = Path("benchmarks/results/unlearning.jsonl")
@@ -46,14 +46,19 @@ def trainings() -> Iterator[tuple[str, str, str, float, int]]:
         yield ("mnist", "fashion-mnist")[i % 2], attack, spread, fraction, FIRST + i
 
 
-def examine(data: str, attack: str, spread: str, fraction: float, seed: int) -> Row:
-    """One training; whom each way names."""
+def attacked(data: str, attack: str, spread: str, fraction: float, seed: int) -> Setup:
+    """A training that is attacked, with data as uneven as Dirichlet's concentration says."""
     dirichlet = f"{{name='dirichlet', settings={{concentration={spread}}}}}"
     changes = [f"seed={seed}", "model=mlp", "rounds=20", f"data.name={data}", "data.probe=1000"]
     changes += ["data.examples_per_client=200", "local.batch=32", "local.learning_rate=0.05"]
     changes += ["local.epochs=3", f"clients.partition={dirichlet}", "history={name='compact'}"]
     changes += [f"attack.name={attack}", "attack.settings={}", f"attack.fraction={fraction}"]
-    setup = prepare(load_config("digits", changes), workers=0)
+    return prepare(load_config("digits", changes), workers=0)
+
+
+def examine(data: str, attack: str, spread: str, fraction: float, seed: int) -> Row:
+    """One training; whom each way names."""
+    setup = attacked(data, attack, spread, fraction, seed)
     with TemporaryDirectory(dir=MEMORY) as folder:
         with open_for_training(setup, Path(folder) / "h", resume=False) as history:
             for _ in run(setup, history):
