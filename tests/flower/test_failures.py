@@ -51,8 +51,8 @@ HOSTILE = {
     "overflow": (lambda m: changed(m, arrays_with(m, bias=np.full(4, 1e300))), "not finite"),
     "shape": (lambda m: changed(m, arrays_with(m, bias=np.zeros((2, 2), np.float32))), "has shape"),
     "broadcast": (lambda m: changed(m, arrays_with(m, bias=np.zeros((), np.float32))), "has shape"),
-    "missing array": (lambda m: changed(m, arrays_with(m, bias=None)), "in place of"),
-    "more arrays": (lambda m: changed(m, arrays_with(m, extra=np.zeros(3))), "in place of"),
+    "missing array": (lambda m: changed(m, arrays_with(m, bias=None)), "instead of"),
+    "more arrays": (lambda m: changed(m, arrays_with(m, extra=np.zeros(3))), "instead of"),
     "text": (lambda m: changed(m, arrays_with(m, bias=np.array(["a"] * 4))), "cannot be read"),
     "garbage": (
         lambda m: changed(m, arrays_with(m, bias=forged("float32", (4,), b"?" * 40))),
@@ -74,7 +74,7 @@ HOSTILE = {
     "zero": (lambda m: changed(m, metrics=MetricRecord({**COUNT, "num-examples": 0})), "examples is 0"),
     "infinite": (lambda m: changed(m, metrics=MetricRecord({**COUNT, "num-examples": float("inf")})), "inf"),
     "absurd": (lambda m: changed(m, metrics=MetricRecord({**COUNT, "num-examples": 10**12})), "1e+12"),
-    "odd metric": (lambda m: changed(m, metrics=MetricRecord({**COUNT, "x": 1})), "not named as"),
+    "odd metric": (lambda m: changed(m, metrics=MetricRecord({**COUNT, "x": 1})), "other names"),
 }
 
 
@@ -180,7 +180,7 @@ def test_a_round_of_which_the_strategy_makes_nothing_leaves_the_model(tmp_path: 
     history = recorded(tmp_path / "h", grid(), rounds=2, strategy=strategy)
     assert history.final_model().tobytes() == Plain.model.flatten(initial()).tobytes()
     assert [len(r.clients) for r in history.rounds] == [0, 0]
-    assert "made nothing" in history.rounds[0].rejected[0].reason
+    assert "returned no model" in history.rounds[0].rejected[0].reason
 
 
 def test_a_loop_of_ones_own_is_recorded_too(tmp_path: Path) -> None:

@@ -272,15 +272,15 @@ def test_the_mean_is_taken_only_when_the_operator_says_so(by_adam: Path, tmp_pat
         ConfigError, match=r"aggregated by FedAdam; pass the app's strategy.*aggregate='mean'"
     ):
         recovered(None, by_adam, tmp_path / "out", client())
-    with pytest.raises(ConfigError, match="by FedAdam, and this app's strategy is FedYogi"):
+    with pytest.raises(ConfigError, match="by FedAdam, but this app's strategy is FedYogi"):
         recovered(everyone(FedYogi), by_adam, tmp_path / "out", client())
-    with pytest.raises(ConfigError, match="aggregate is 'mean'"):
+    with pytest.raises(ConfigError, match="aggregate must be 'mean'"):
         recovered(None, by_adam, tmp_path / "out", client(), aggregate="median")
     assert not (tmp_path / "out").exists()
     recovered(None, by_adam, tmp_path / "out", client(), aggregate="mean", method="retrain")
     summary = RecoveryFolder.open(tmp_path / "out" / "retrain").summary
     assert summary["aggregate"] == "mean"
-    assert "as the operator said; the training aggregated by FedAdam" in summary["aggregation"]
+    assert "as requested; the training aggregated by FedAdam" in summary["aggregation"]
 
 
 def test_what_stored_updates_do_not_say_is_not_made_up(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_state_that_cannot_be_kept_is_refused_where_it_would_be_needed(tmp_pat
 
     trained(everyone(Secretive), SITES, client(since=3), tmp_path / "h")
     request = {"method": "replay", "since": 2}
-    with pytest.raises(ConfigError, match=r"Secretive.kept cannot be kept .* from round 2"):
+    with pytest.raises(ConfigError, match=r"Secretive.kept cannot be stored .* from round 2"):
         recovered(everyone(Secretive), tmp_path / "h", tmp_path / "out", client(), **request)
     assert recovered(everyone(Secretive), tmp_path / "h", tmp_path / "out", client(), method="retrain")
 

@@ -6,6 +6,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from digits import task
+from fedcrab import Compact
 from fedcrab.flower import Recorder, recover_if_asked
 
 app = ServerApp()
@@ -17,7 +18,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg(fraction_evaluate=0.0)
     if recover_if_asked(grid, context, strategy):
         return
-    strategy = Recorder(strategy, config["history"], evaluate_fn=evaluate)
+    strategy = Recorder(strategy, config["history"], evaluate_fn=evaluate, selection=Compact())
     initial = ArrayRecord(task.model().state_dict())
     strategy.start(grid=grid, initial_arrays=initial, num_rounds=config["rounds"])
 

@@ -21,39 +21,39 @@ from fedcrab.recover.methods import METHODS, default_method
 from fedcrab.recover.run import ALIASES
 
 MEAN = "mean"
-STORED = ("replay", "federaser", "fedrecover")  # aggregate stored updates, of clients who are not asked
-OLD_MEANS = ("FedAvg", "FedProx")  # by name, where a history does not say it
+STORED = ("replay", "federaser", "fedrecover")  # these also aggregate updates of clients that are not asked
+OLD_MEANS = ("FedAvg", "FedProx")  # by name, for histories that do not say it
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How a recovery aggregates: by a strategy's rule, or by the mean where that is None."""
+    """How a recovery aggregates: by a strategy's rule, or by the mean if that is None."""
 
     rule: StrategyRule | None
-    told: Mapping[str, Any]  # what the summary says of it, where it is not as a matter of course
-    needs: str = ""  # what the strategy needs of each answer that stored updates do not have
+    told: Mapping[str, Any]  # what the summary says about it; empty for the mean of a mean
+    needs: str = ""  # what the strategy needs that stored updates lack
 
     def method(self, history: History, asked: str | None) -> str | None:
-        """The method asked for; by default one that has what the strategy needs."""
+        """Return the method that was asked for, or a default that the strategy can work with."""
         if self.rule is None or not self.needs:
             return asked
         if asked in STORED:
             raise ConfigError(
                 f"{self.rule.name} needs {self.needs}, which stored updates do not have; recover with crab "
-                "or retrain, or say aggregate='mean'"
+                "or retrain, or set aggregate='mean'"
             )
         return asked or ("crab-hardened" if default_method(history)[0] in STORED else None)
 
     def warn_of_fewer_steps(self, history: History, asked: str | None) -> None:
-        """Crab replays the kept rounds only; an optimiser on the server makes a step per round."""
+        """Warn that Crab replays the kept rounds only, while a server optimiser makes one step per round."""
         row = METHODS.get(ALIASES.get(asked, asked) if asked else default_method(history)[0])
         kept_only = row is not None and row.by_plan and len(history.kept) < len(history.rounds)
         if self.rule is None or not kept_only:
             return
         log(
             WARNING,
-            "fedcrab: crab replays %d of %d rounds, and %s makes one step in each, so that it may end short "
-            "of the training; method='retrain' does not, nor does replay of a history by Compact()",
+            "fedcrab: crab replays %d of %d rounds, and %s makes one step in each, so the result may be less "
+            "trained; use method='retrain', or record with Compact() and use replay",
             len(history.kept),
             len(history.rounds),
             self.rule.name,
@@ -61,15 +61,15 @@ class Aggregation:
 
 
 def choose_aggregation(history: History, strategy: Strategy | None, asked: str, grid: Grid) -> Aggregation:
-    """The app's strategy, where it is more than a weighted mean; refused where that cannot be repeated."""
+    """Return the app's strategy if it is more than a weighted mean; refuse one that cannot be repeated."""
     if asked not in ("", MEAN):
-        raise ConfigError(f"aggregate is 'mean', or left out for the app's own strategy, got {asked!r}")
+        raise ConfigError(f"aggregate must be 'mean', or empty for the app's own strategy, got {asked!r}")
     notes = RunMetadata.of(history)
     if notes.beside:
         log(WARNING, "fedcrab: the training also sent %s, which is not recorded", ", ".join(notes.beside))
     known = notes.strategy in OLD_MEANS if notes.mean is None else notes.mean
     if asked == MEAN or known:
-        why = f"the weighted mean, as the operator said; the training aggregated by {notes.strategy}"
+        why = f"the weighted mean, as requested; the training aggregated by {notes.strategy}"
         return Aggregation(None, {} if known else {"aggregate": MEAN, "aggregation": why})
     if strategy is None:
         if notes.mean is None and not hasattr(strategies, notes.strategy.partition("(")[0]):
@@ -81,13 +81,13 @@ def choose_aggregation(history: History, strategy: Strategy | None, asked: str, 
             return Aggregation(None, {})
         raise ConfigError(
             f"{history.path}: the training aggregated by {notes.strategy}; pass the app's strategy, "
-            "recover_if_asked(grid, context, strategy), or say aggregate='mean'"
+            "recover_if_asked(grid, context, strategy), or set aggregate='mean'"
         )
     inner = strategy.strategy if isinstance(strategy, Recorder) else strategy
     if strategy_name(inner) != notes.strategy:
         raise ConfigError(
-            f"{history.path}: the training aggregated by {notes.strategy}, and this app's strategy is "
-            f"{strategy_name(inner)}; pass the one that trained, or say aggregate='mean'"
+            f"{history.path}: the training aggregated by {notes.strategy}, but this app's strategy is "
+            f"{strategy_name(inner)}; pass the one that trained, or set aggregate='mean'"
         )
     return Aggregation(
         StrategyRule(inner, history, grid), {"aggregate": notes.strategy}, needs_metrics(inner)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedcrab.recording.arrays import ArrayLayout
 
-PLAIN = "numpy.ndarray"  # the one serialisation that Flower has
+PLAIN = "numpy.ndarray"  # Flower's only serialisation
 LONGEST_HEADER = 2**12
 HEADER = re.compile(  # of numpy's file format, version 1, as numpy writes it
     rb"\x93NUMPY\x01\x00(?P<length>..)(?P<text>\{'descr': '(?P<dtype>[<>|](?:f[248]|[iu][1248]))', "
@@ -22,25 +22,25 @@ HEADER = re.compile(  # of numpy's file format, version 1, as numpy writes it
 
 
 def array_layout(arrays: ArrayRecord, *, buffers: Collection[str] | None = None) -> ArrayLayout:
-    """What a model looks like on Flower's side."""
+    """Return the layout of a model in Flower's arrays."""
     return ArrayLayout.of(arrays, buffers=buffers, read=numbers, pack=as_record)
 
 
 def as_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
-    """Numpy arrays by name as Flower has them."""
+    """Return named numpy arrays as a Flower record."""
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
 def numbers(array: Array) -> NDArray[np.generic]:
-    """The numbers of an array as a view of its bytes; ValueError where they are not what they say they are.
+    """Return the numbers of an array as a view of its bytes; raises ValueError if its header is wrong.
 
-    Numpy's own reader would allocate what a header claims, and fails in many ways on one that lies.
+    Numpy's reader allocates whatever a header claims, and fails in many ways if the header is wrong.
     """
     found = HEADER.match(array.data[:LONGEST_HEADER]) if array.stype == PLAIN else None
     if found is None or int.from_bytes(found["length"], "little") != len(found["text"]):
-        raise ValueError("an array that cannot be read")
+        raise ValueError("an array cannot be read")
     dtype, fortran = np.dtype(found["dtype"].decode()), found["fortran"] == b"True"
     shape = tuple(int(n) for n in found["shape"].split(b",") if n.strip())
     if dtype.itemsize * prod(shape) != len(array.data) - found.end():
-        raise ValueError("an array that cannot be read: it is not as long as it says")
+        raise ValueError("an array cannot be read: its length differs from its header")
     return np.frombuffer(array.data, dtype, offset=found.end()).reshape(shape, order="F" if fortran else "C")

@@ -1,14 +1,14 @@
-"""The clients behind a grid as a fleet, so that every recovery method runs over them unchanged.
+"""The clients behind a grid as a fleet, so that every recovery method runs on them unchanged.
 
-Who a node is: a name that is stable, and that no other node can claim.
+A node's id is stable, and no other node can claim it:
 
-- A node that the operator registered with a name: that name. Only the operator gives names, and every request
-  of the node is signed with the key that it was registered with.
-- Any other node of a deployment: ``key-`` and the hash of its public key, with which its requests are signed.
-- In a simulation: the partition id; the engine hands partitions out in the order of registration.
+- A node that the operator registered with a name has that name. Only the operator assigns names, and the node
+  signs every request with the registered key.
+- Any other node of a deployment is ``key-`` and the hash of the public key that it signs its requests with.
+- In a simulation the id is the partition id; the engine assigns partitions in the order of registration.
 
-A node that was never registered makes a new key at each start: its id is then good for one start only.
-Nothing that a node says of itself is taken for an id.
+A node that was never registered makes a new key at each start, so its id is valid for one start only.
+Nothing that a node says about itself is used as an id.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ NOBODY = ("", "none")  # the owner where there are no accounts
 
 
 class Identities:
-    """Which client is which node, as the SuperLink tells it."""
+    """Maps clients to nodes, as reported by the SuperLink."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._warned: set[ClientId] = set()
 
     def scheme(self) -> str:
-        """How ids are made here: ``registered`` in a deployment, ``partition`` in a simulation."""
+        """Return how ids are made: ``registered`` in a deployment, ``partition`` in a simulation."""
         return _scheme(list(self._grid.get_nodes()))
 
     def nodes(self) -> dict[ClientId, int]:
-        """The connected clients, each with its node."""
+        """Return the node of each connected client."""
         found = list(self._grid.get_nodes())
         if _scheme(found) == "partition":
             return _partitions(found)
@@ -62,7 +62,7 @@ class Identities:
         return {client: node.node_id for client, node in zip(ids, found, strict=True)}
 
     def clients(self) -> dict[int, ClientId]:
-        """The connected nodes, each with its client."""
+        """Return the client of each connected node."""
         return {node: client for client, node in self.nodes().items()}
 
     def _warn(self, nameless: Iterable[ClientId]) -> None:
@@ -71,8 +71,8 @@ class Identities:
             log(
                 WARNING,
                 "fedcrab: no registered name for %s. Without SuperNode authentication a node gets a new key, "
-                "and so a new id, at each start: its rounds cannot be told from a stranger's, and recovery "
-                "after a restart will not find it. Register keys with `flwr supernode register KEY --name "
+                "and so a new id, at each start: its rounds look like those of a stranger, and a recovery "
+                "after a restart does not find it. Register keys with `flwr supernode register KEY --name "
                 "NAME` and start the SuperLink with --enable-supernode-auth.",
                 ", ".join(new[:20]),
             )
@@ -83,7 +83,7 @@ def _scheme(nodes: Sequence[NodeInfo]) -> str:
 
 
 def _partitions(nodes: Sequence[NodeInfo]) -> dict[ClientId, int]:
-    """Partition ids: 0, 1 and so on, as the nodes were registered."""
+    """Return the partition ids 0, 1, …, in the order in which the nodes registered."""
     times = {node.node_id: datetime.fromisoformat(node.registered_at) for node in nodes}
     if len(set(times.values())) != len(nodes):
         raise FleetError("two nodes of the simulation registered in the same instant; start it again")
@@ -100,7 +100,7 @@ def _registered(node: NodeInfo) -> ClientId:
 def _check_unique(ids: Sequence[ClientId]) -> None:
     if twice := [client for client, times in Counter(ids).items() if times > 1]:
         raise FleetError(
-            f"two SuperNodes are registered as {twice[0]!r}; unregister one, or give it a name of its own"
+            f"two SuperNodes are registered as {twice[0]!r}; unregister one, or give it another name"
         )
     if bad := [client for client in ids if bad_id(client)]:
         raise FleetError(
@@ -109,10 +109,10 @@ def _check_unique(ids: Sequence[ClientId]) -> None:
 
 
 class FlowerFleet:
-    """Clients are asked as the training asked them: the same records, the same settings, the same round.
+    """Asks clients as the training asked them: with the same records, settings and round number.
 
-    A question goes on with those who answer by the deadline, is asked again where they are too few, and ends
-    in a FleetError where they stay too few. Who was left out of the last one, and why, is in ``rejected``.
+    Clients that miss the deadline are left out. If too few answer, they are asked again; if they are still
+    too few, a FleetError is raised. ``rejected`` says who was left out last, and why.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class FlowerFleet:
         history: History,  # recorded by a Recorder
         *,
         patience: Patience | None = None,
-        config: Mapping[str, Any] | None = None,  # in place of the settings that the training sent
-        epochs_key: str = "local-epochs",  # what the clients read their number of epochs from
+        config: Mapping[str, Any] | None = None,  # replaces the settings that the training sent
+        epochs_key: str = "local-epochs",  # where clients find their number of epochs
     ) -> None:
         self._grid, self._identities = grid, Identities(grid)
         self._notes = RunMetadata.of(history)
@@ -130,16 +130,16 @@ class FlowerFleet:
         self._patience, self._epochs_key = patience or Patience(), epochs_key
         self._config = None if config is None else dict(config)
         self._sent = RecordedConfig(history, self._notes)
-        self.rule: StrategyRule | None = None  # that aggregates what these clients answer
+        self.rule: StrategyRule | None = None  # aggregates the answers of these clients
         self._metrics: dict[ClientId, tuple[str, MetricRecord]] = {}
         self._round = -1
-        self._given_up: set[ClientId] = set()  # not waited for again, though asked when they are back
+        self._given_up: set[ClientId] = set()  # no longer waited for, but asked when they return
         self.rejected: tuple[Rejection, ...] = ()
 
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """Let these clients train from ``model``; their updates, of those that answered."""
+        """Return the updates of those clients that trained from ``model`` and answered."""
         nodes = self._connected(clients)
         intake = ReplyCollector(
             self._model, model, {n: c for c, n in nodes.items()}, self._notes.examples_key
@@ -159,7 +159,7 @@ class FlowerFleet:
         return admitted.updates
 
     def _content(self, arrays: ArrayRecord, client: ClientId, round: int, epochs: int | None) -> RecordDict:
-        """What the training sent to this client in this round, with another model."""
+        """Return what the training sent to this client in this round, with another model."""
         key = self._notes.config_key
         if self._config is None:
             records = self._sent.records(round, client)
@@ -173,7 +173,7 @@ class FlowerFleet:
     def _remember(
         self, round: int, replies: Mapping[ClientId, Message], nodes: Mapping[ClientId, int]
     ) -> None:
-        """What clients said beside their arrays, for a strategy that takes it into account."""
+        """Keep the metrics of clients for strategies that use them."""
         if round != self._round:
             self._round, self._metrics = round, {}
         for client, reply in replies.items():
@@ -182,9 +182,9 @@ class FlowerFleet:
             self.rule.hear(round, self._metrics, nodes)
 
     def _connected(self, clients: Sequence[ClientId]) -> dict[ClientId, int]:
-        """The nodes of these clients, waiting for each of them once; FleetError where too few come."""
+        """Return the nodes of these clients after waiting once; raises FleetError if too few connect."""
         if len(set(clients)) != len(clients):
-            raise ConfigError("a client is asked twice in one round")
+            raise ConfigError("a client is listed twice in one round")
         end = time.monotonic() + self._patience.deadline
         while True:
             here = self._identities.nodes()

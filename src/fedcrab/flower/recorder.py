@@ -1,9 +1,9 @@
-"""A strategy around a strategy: it trains as it did, and every round of it is recorded.
+"""A strategy around a strategy: training does not change, and every round is recorded.
 
-What a client sends is looked at before the strategy inside sees it, and copied, since some strategies
-consume their replies. The model goes on as it is recorded, M_t + G_t in float32: at most one rounding
-apart from what the strategy made, so that a training killed and resumed is the training uninterrupted. What
-the strategy keeps between rounds is recorded with the model, and put back when the training resumes.
+Replies are checked and copied before the inner strategy sees them, because some strategies consume their
+replies. Training continues from the recorded model, M_t + G_t in float32, which differs from the strategy's
+own by at most one rounding. So a training that is killed and resumed gives the same model as one that is not.
+The state of the strategy is recorded with the model and restored when the training resumes.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from fedcrab.recording.arrays import UpdateBuffers
 from fedcrab.recording.training_history import REPORTED, TrainingHistory
 from fedcrab.types import Updates, Vector, utc_now
 
-LARGE = 2**26  # bytes of a round's updates, above which their memory is taken back at once
+LARGE = 2**26  # bytes of a round's updates; above this, their memory is freed at once
 
 
 class Recorder(Strategy):
-    """Records what a strategy does; see the module. ``start`` resumes where an earlier run was killed."""
+    """Records what a strategy does; see the module. ``start`` resumes an earlier run that was killed."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Recorder(Strategy):
         evaluate_fn: EvaluateFn | None = None,  # (round, arrays) -> {"loss": ..., "probabilities": [...]}
         selection: Selection | None = None,
         patience: Patience | None = None,
-        buffers: Collection[str] | None = None,  # arrays that are not trained, unless it is to be guessed
+        buffers: Collection[str] | None = None,  # arrays that are not trained; None guesses
         keep_open: bool = False,  # True leaves the history open for more rounds after ``start``
-        head_every: int = 0,  # log the history's head every n rounds, to be kept outside; 0 never does
-        loss_key: str | None = None,  # what clients, and evaluate_fn, call the loss, if not as Flower does
+        head_every: int = 0,  # log the history's head every n rounds, to be stored elsewhere; 0: never
+        loss_key: str | None = None,  # the loss in replies and evaluate_fn, if not Flower's name
     ) -> None:
         if not isinstance(head_every, int) or head_every < 0:
             raise ConfigError(f"head_every must be a whole number of 0 or more, got {head_every!r}")
@@ -70,9 +70,9 @@ class Recorder(Strategy):
         self._once: EvaluateOnce | None = None
         self._state, self._mean = StrategyState(strategy), is_weighted_mean(strategy)
         self._sent: SentMessages | None = None
-        self._inside: dict[str, Callable[..., Any]] = {}  # what hooks were put in place of
-        self._absent: tuple[int, ...] = ()  # arrays that the model going on does not have
-        self._whole: Vector | None = None  # the model with these
+        self._inside: dict[str, Callable[..., Any]] = {}  # the methods that hooks replace
+        self._absent: tuple[int, ...] = ()  # arrays that the current model lacks
+        self._whole: Vector | None = None  # the model including these
         self._evaluate_fn, self._selection, self._buffers = evaluate_fn, selection, buffers
         self._patience, self._keep_open = patience or Patience(), keep_open
         self._head_every = head_every
@@ -83,23 +83,23 @@ class Recorder(Strategy):
         self._rooms = UpdateBuffers(self._settle)
         self._messages: list[Message] = []
         self._done = 0  # rounds of earlier runs
-        self._began: datetime | None = None  # the round that clients are in
-        self.strategy = strategy  # last: from here on its attributes are those of the recorder too
+        self._began: datetime | None = None  # when the current round began
+        self.strategy = strategy  # last: from here on, its attributes are the recorder's too
 
     def __getattr__(self, name: str) -> Any:
-        """What the strategy inside has."""
+        """Return an attribute of the inner strategy."""
         if name.startswith("__") or "strategy" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.strategy, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set what only the strategy inside has there."""
+        """Set an attribute that only the inner strategy has on the inner strategy."""
         inner = self.__dict__.get("strategy")
         ours = inner is None or name in self.__dict__ or hasattr(type(self), name)
         object.__setattr__(self if ours or not hasattr(inner, name) else inner, name, value)
 
     def summary(self) -> None:
-        """Say what is recorded where, and what the strategy inside says."""
+        """Log where the history is, then the inner strategy's summary."""
         log(INFO, "\t├──> Recorded by fedcrab in %s", self.path)
         self.strategy.summary()
 
@@ -114,9 +114,9 @@ class Recorder(Strategy):
         evaluate_fn: EvaluateFn | None = None,
         **more: Any,
     ) -> Result:
-        """Train until the history has this many rounds, continuing from those it has already.
+        """Train until the history has this many rounds, after those it already has.
 
-        A strategy with a ``start`` of its own is started by it, with whatever else (``more``) that takes.
+        If the inner strategy has its own ``start``, that is called, with further arguments from ``more``.
         """
         self._evaluate_fn = self._evaluate_fn or evaluate_fn
         self._once = EvaluateOnce(self._evaluate_fn) if self._evaluate_fn else None
@@ -145,7 +145,7 @@ class Recorder(Strategy):
         return renumbered(result, self._done) if isinstance(result, Result) else result
 
     def _start(self, given: dict[str, Any]) -> Any:
-        """As Flower starts a strategy, or as the strategy inside starts itself, its rounds recorded."""
+        """Run Flower's loop, or the inner strategy's own ``start``, with every round recorded."""
         inner = self.strategy
         if not has_own_start(inner):
             return super().start(**given)
@@ -160,7 +160,7 @@ class Recorder(Strategy):
         hooks: Hooks = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
         self._inside = {name: getattr(inner, name) for name in hooks}
         try:
-            with replaced(inner, hooks):  # its loop calls the recorder, which calls what was there before
+            with replaced(inner, hooks):  # its loop calls the recorder, which calls the methods it replaced
                 return start_by_itself(inner, given)
         finally:
             self._inside = {}
@@ -170,9 +170,9 @@ class Recorder(Strategy):
             self._recording.settle()
 
     def _settled(self, evaluate: EvaluateFn | None) -> EvaluateFn | None:
-        """The caller's function is run once per model, also where the recorder measures by it.
+        """Return the caller's function so that it runs once per model, also if the recorder uses it.
 
-        One of its own sees a model, and may keep or show it, once its round is on the disk.
+        It sees a model only after its round is on disk.
         """
         if evaluate is None:
             return None
@@ -185,7 +185,7 @@ class Recorder(Strategy):
         return evaluated
 
     def _take_up(self, initial: ArrayRecord, rounds: int) -> ArrayRecord:
-        """The arrays to continue from: those of the last recorded round, else the initial ones."""
+        """Return the arrays to continue from: those of the last recorded round, or the initial ones."""
         model = array_layout(initial, buffers=self._buffers)
         every = self._head_every
         self._recording = TrainingHistory.take_up(
@@ -198,7 +198,7 @@ class Recorder(Strategy):
         self._done = self._recording.rounds
         if self._recording.history.closed and self._done < rounds:
             raise ConfigError(
-                f"{self.path}: this training ended after {self._done} rounds; take another place"
+                f"{self.path}: this training ended after {self._done} rounds; choose another path"
             )
         log(INFO, "fedcrab: %s has %d rounds, continuing from there", self.path, self._done)
         history = self._recording.history
@@ -220,7 +220,7 @@ class Recorder(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the strategy inside; who is asked, and from which model, is remembered."""
+        """Return the inner strategy's messages; remember who is asked, and from which model."""
         self._began = utc_now()
         configure = self._inside.get("configure_train", self.strategy.configure_train)
         messages = list(configure(server_round + self._done, arrays, config, grid))
@@ -236,7 +236,7 @@ class Recorder(Strategy):
         return self._messages
 
     def _recorded(self, arrays: ArrayRecord, messages: Sequence[Message], scheme: str) -> TrainingHistory:
-        """The recording, begun with the first round."""
+        """Return the recording; the first round creates it."""
         if self._recording is None:
             model = array_layout(arrays, buffers=self._buffers)
             common = self._sent.common if self._sent else {}
@@ -263,11 +263,11 @@ class Recorder(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Let the strategy inside see the answers that can be used, and record what it makes of them."""
+        """Pass the usable replies to the inner strategy and record its result."""
         intake, recording = self._intake, self._recording
         if intake is None or recording is None:
             raise RecordError("aggregate_train was called before configure_train")
-        recording.settle()  # no round is made before the one before it is on the disk
+        recording.settle()  # the previous round must be on disk first
         reasons = self._grid.replies.failed if self._grid else {}
         keys = (self._loss_key,) if self._loss_key else REPORTED
         admitted = intake.admit(self._by_node(replies), reasons, keys)
@@ -293,26 +293,26 @@ class Recorder(Strategy):
         )
         if after is not None:
             self._whole = recording.model.flatten(after, rest=intake.start) if self._absent else None
-        if self._grid is None:  # a loop of one's own, of which nobody says when it ends
+        if self._grid is None:  # a custom loop, whose end is unknown
             recording.settle()
         self._intake = None
         return after, made[1]
 
     def _let_go(self, updates: Updates) -> None:
-        """Of the replies, once the strategy has seen them; see :meth:`PatientGrid.let_go`."""
+        """Free the replies that the strategy has seen; see :meth:`PatientGrid.let_go`."""
         if self._grid is not None and not self._inside:
             self._grid.let_go()
             if updates.vectors.nbytes > LARGE:
-                gc.collect()  # Flower's records refer to themselves in a circle
+                gc.collect()  # Flower's records contain reference cycles
 
     def _notes(self, recording: TrainingHistory) -> str:
-        """What this round's messages said that the first round's did not."""
+        """Return how this round's messages differ from the first round's."""
         notes = RunMetadata.of(recording.history)
         base = {(notes.config_key, key): value for key, value in notes.config.items()}
         return self._sent.notes(base, self._absent) if self._sent else ""
 
     def _by_node(self, replies: Iterable[Message]) -> dict[int, Message]:
-        """Told by the message that each is a reply to; the first of each node."""
+        """Return the first reply of each node, matched by the message that it replies to."""
         sent = {m.metadata.message_id: m.metadata.dst_node_id for m in self._messages}
         sent |= self._grid.replies.sent if self._grid else {}
         found: dict[int, Message] = {}

@@ -5,21 +5,21 @@
 | key | meaning |
 |---|---|
 | mode | `recover`; anything else leaves the app to train |
-| malicious | the ids, as the history has them, by commas, quoted as in CSV; `site-3@20`: from round 20 on |
-| since | the round from which on all of them are malicious; before it they count as honest |
+| malicious | ids of the history, separated by commas, quoted as in CSV; `site-3@20`: from round 20 on |
+| since | the round from which all of them are malicious; before it they count as honest |
 | history | the directory that the Recorder wrote |
 | method | replay, `crab` (that is crab-hardened), crab-paper, federaser, fedrecover, retrain, retrain-few, \
 finetune; unless given, replay where the history keeps the updates, else crab-hardened |
-| trust, every, asked, settle | of replay: `trust=true` if every attacker is surely named; contact every so \
-many rounds, with so many clients; the last so many rounds ask everybody |
-| recovered | the directory for the result; each step is kept, and a killed recovery resumes |
-| aggregate | `mean`: by FedAvg's mean, whatever the training did; unless given, by the app's strategy |
+| trust, every, asked, settle | for replay: `trust=true` if certainly every attacker is named; how many \
+rounds from contact to contact; how many clients are asked; how many of the last rounds ask everybody |
+| recovered | the directory for the result; each step is saved, and a killed recovery resumes |
+| aggregate | `mean`: FedAvg's mean, whatever the training used; by default the app's strategy |
 | unfinished | true: recover a history whose training has not ended |
 | beta | how much poison is tolerated; none unless given |
-| unfound | how many others may be malicious without anybody knowing: `2`, or a share, `10%` |
-| anchor | true: keep every answer and ask all once more at the result, so that `certify` can prove more |
-| local-epochs | the epochs of the training, which federaser asks for a share of |
-| deadline, quorum, attempts | how long to wait for clients, for what share of them, how often |
+| unfound | allow for this many undetected attackers: `2`, or a share, `10%` |
+| anchor | true: save every answer and ask all clients once more at the end, so `certify` can prove more |
+| local-epochs | the epochs of the training; federaser asks for a share of them |
+| deadline, quorum, attempts | how long to wait for clients, for which share of them, how often to ask |
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REPLAYED = ("trust", "every", "asked", "settle")  # of the method replay
 
 @dataclass(frozen=True)
 class Recovered:
-    """What came out of a recovery."""
+    """The result of a recovery."""
 
     method: str
     plan: Plan
@@ -70,9 +70,9 @@ def recover_if_asked(
     aggregate: Aggregate | None = None,  # a rule of fedcrab's, in place of the strategy
     patience: Patience | None = None,
 ) -> Recovered | None:
-    """Recover where the run's ``mode`` says so; else None, and the app trains.
+    """Recover if the run's ``mode`` is ``recover``; otherwise return None, and the app trains.
 
-    Answers are aggregated by ``strategy``, from the state that it had at the rollback round.
+    ``strategy`` aggregates the answers, starting from its recorded state at the rollback round.
     """
     asked = context.run_config
     if asked.get("mode", "train") != "recover":
@@ -126,13 +126,13 @@ def recover_history(
 def _check_finished(history: History, anyway: bool) -> None:
     if not history.closed and not anyway:
         raise ConfigError(
-            f"{history.path}: its training has not ended, or was killed; end it, or say unfinished=true to "
+            f"{history.path}: the training has not ended, or was killed; end it, or set unfinished=true to "
             f"recover from its first {len(history.rounds)} rounds"
         )
 
 
 def patience_of(asked: Mapping[str, Any]) -> Patience:
-    """How long to wait, as the run's configuration has it."""
+    """Return the patience that the run's configuration asks for."""
     given = {f.name: asked[f.name] for f in fields(Patience) if f.name in asked}
     if any(isinstance(value, str) for value in given.values()):
         raise ConfigError(f"deadline, quorum and attempts must be numbers, got {given}")
@@ -147,7 +147,7 @@ def _text(asked: Mapping[str, Any], key: str) -> str:
 
 
 def _since(asked: Mapping[str, Any]) -> list[str]:
-    """The round for all, or such as ``site-3@20``, by commas."""
+    """Return the round for all clients, or items such as ``site-3@20``."""
     return [part.strip() for part in str(asked.get("since", "")).split(",") if part.strip()]
 
 

@@ -1,6 +1,6 @@
-"""The answers to one question: looked at as they come, let in together.
+"""The replies of one round: checked one by one as they arrive, admitted together.
 
-What a client's reply says, nothing of it trusted.
+Nothing in a reply is trusted.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ MOST = sys.float_info.max
 
 
 def update_of(content: RecordDict, model: ArrayLayout, start: Vector, out: Vector) -> Vector:
-    """The local model minus the model it started from; ValueError where there is none to be had."""
+    """Return the local model minus its start model; raises ValueError if the reply has none."""
     if len(content.array_records) != 1:
-        raise ValueError(f"{len(content.array_records)} array records in place of one")
+        raise ValueError(f"{len(content.array_records)} array records instead of one")
     return model.difference(next(iter(content.array_records.values())), start, out, partial=True)
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:
-    """The one metric record; ValueError where there is not one."""
+    """Return the only metric record; raises ValueError if there is not exactly one."""
     if len(content.metric_records) != 1:
-        raise ValueError(f"{len(content.metric_records)} metric records in place of one")
+        raise ValueError(f"{len(content.metric_records)} metric records instead of one")
     return next(iter(content.metric_records.values()))
 
 
 def examples_of(content: RecordDict, key: str) -> object:
-    """The number of examples as the client gives it; ValueError where it gives none."""
+    """Return the number of examples that the client reports; raises ValueError if it reports none."""
     metrics = metrics_of(content)
     if key not in metrics:
         raise ValueError(f"the reply has no {key!r}")
@@ -46,14 +46,14 @@ def examples_of(content: RecordDict, key: str) -> object:
 
 
 def loss_of(content: RecordDict, keys: tuple[str, ...]) -> float | None:
-    """The loss that a client reports, under the first of these names that it uses."""
+    """Return the reported loss, by the first of these names that the client uses."""
     metrics = metrics_of(content)
     value = next((metrics[key] for key in keys if key in metrics), None)
     return float(value) if isinstance(value, int | float) and abs(value) <= MOST else None
 
 
 def odd_ones(replies: Mapping[ClientId, Message]) -> dict[ClientId, Reason]:
-    """Whose records are not called as most others' are: one of these would stop Flower's own strategies."""
+    """Return the clients whose record names differ from most: one would stop Flower's own strategies."""
     signatures = {client: _signature(reply.content) for client, reply in replies.items()}
     if len(set(signatures.values())) < 2:
         return {}
@@ -64,8 +64,8 @@ def odd_ones(replies: Mapping[ClientId, Message]) -> dict[ClientId, Reason]:
 
 def _oddity(found: Signature, usual: Signature) -> Reason:
     if found[0] != usual[0]:
-        return f"the arrays are {listed(found[0])} in place of {listed(usual[0])}"
-    return "its records are not named as the other clients' are"
+        return f"the arrays are {listed(found[0])} instead of {listed(usual[0])}"
+    return "its records have other names than those of the other clients"
 
 
 def _signature(content: RecordDict) -> Signature:
@@ -80,25 +80,25 @@ SILENT = "did not answer in time"
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Whose answers are used, and why the others' are not."""
+    """The replies that are used, and why the others are not."""
 
     updates: Updates
     replies: Mapping[ClientId, Message]  # in the order of the ids
     rejected: tuple[Rejection, ...]
-    losses: tuple[tuple[float, float], ...]  # reported, each with the examples it is of
+    losses: tuple[tuple[float, float], ...]  # reported, each with its number of examples
 
 
 @dataclass(slots=True)
 class ReplyCollector:
-    """Updates go straight into the rows of one matrix, one row per client, in the order of the ids."""
+    """Writes updates directly into one matrix, one row per client, in the order of the ids."""
 
     model: ArrayLayout
     start: Vector
-    clients: Mapping[int, ClientId]  # who was asked, by node
+    clients: Mapping[int, ClientId]  # those asked, by node
     examples_key: str
-    rooms: UpdateBuffers = field(default_factory=UpdateBuffers)  # of its own, unless the caller has some
+    rooms: UpdateBuffers = field(default_factory=UpdateBuffers)  # its own, unless the caller passes some
     _rows: dict[ClientId, int] = field(init=False)
-    _matrix: NDArray[np.float32] | None = field(init=False, default=None)  # taken with the first answer
+    _matrix: NDArray[np.float32] | None = field(init=False, default=None)  # allocated with the first reply
     _weights: NDArray[np.float64] = field(init=False)
     _seen: dict[int, tuple[Message, Reason | None]] = field(init=False, default_factory=dict)
 
@@ -107,7 +107,7 @@ class ReplyCollector:
         self._weights = np.zeros(len(self._rows))
 
     def judge(self, node: int, reply: Message) -> Reason | None:
-        """Why this node's answer cannot be used, or None."""
+        """Return why this node's reply cannot be used, or None."""
         if id(reply) not in self._seen:
             self._seen[id(reply)] = reply, unusable(reply) or self._read(node, reply)
         return self._seen[id(reply)][1]
@@ -129,7 +129,7 @@ class ReplyCollector:
     def admit(
         self, replies: Mapping[int, Message], reasons: Mapping[int, Reason], keys: Collection[str] = ()
     ) -> Admitted:
-        """The usable answers by node, and the others; ``reasons`` are known of those who gave none."""
+        """Return usable and rejected replies; ``reasons`` says why some nodes have none."""
         left_out = {c: reasons.get(n, SILENT) for n, c in self.clients.items() if n not in replies}
         left_out |= {self.clients[n]: why for n, reply in replies.items() if (why := self.judge(n, reply))}
         good = {c: replies[n] for n, c in self.clients.items() if c not in left_out}
@@ -142,11 +142,11 @@ class ReplyCollector:
         return Admitted(updates, used, rejected, tuple((loss, w) for loss, w in told if loss is not None))
 
     def _updates(self, clients: list[ClientId]) -> Updates:
-        """The rows of these clients, moved together where others are between them: no second matrix."""
+        """Return the rows of these clients, moved up to be adjacent, without a second matrix."""
         if not clients or self._matrix is None:
             return no_updates(self.model.layout.size)
         rows = [self._rows[client] for client in clients]
-        for place, row in enumerate(rows):  # in the order of the ids, so none is overwritten before it moved
+        for place, row in enumerate(rows):  # in order, so no row is overwritten before it has moved
             if place != row:
                 self._matrix[place] = self._matrix[row]
         weights, self._seen = self._weights[rows], {}

@@ -1,4 +1,4 @@
-"""What a history recorded on Flower says about itself, so that a recovery asks as the training asked."""
+"""Facts about a training on Flower, stored in its history so that a recovery can ask in the same way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUND = "server-round"
 
 @dataclass(frozen=True, slots=True)
 class RunMetadata:
-    """Kept in the charter, as JSON."""
+    """Stored as JSON in the history's settings."""
 
     identity: str  # how clients are named: by registration, or by partition
     strategy: str
@@ -33,17 +33,17 @@ class RunMetadata:
     arrays_key: str = "arrays"
     config_key: str = "config"
     examples_key: str = "num-examples"
-    config: Mapping[str, Any] = field(default_factory=dict)  # what the first round sent along with the model
-    mean: bool | None = None  # whether the strategy takes FedAvg's weighted mean; older histories do not say
-    beside: tuple[str, ...] = ()  # array records that messages had beside the model; they are not kept
+    config: Mapping[str, Any] = field(default_factory=dict)  # the settings that the first round sent
+    mean: bool | None = None  # whether the strategy is FedAvg's weighted mean; None in older histories
+    beside: tuple[str, ...] = ()  # further array records in messages, which are not recorded
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the metadata as JSON."""
         return json.dumps({KEY: asdict(self)})
 
     @classmethod
     def of(cls, history: History) -> RunMetadata:
-        """Those of a history, which must have been recorded on Flower."""
+        """Return the metadata of a history; raises HistoryError if it was not recorded on Flower."""
         names = {f.name for f in history.charter.layout.fields}
         try:
             notes = cls(**json.loads(history.charter.notes)[KEY])
@@ -51,18 +51,18 @@ class RunMetadata:
         except (ValueError, TypeError, KeyError):
             sound = False
         if not sound:
-            raise HistoryError(
-                f"{history.path}: was not recorded on Flower; recover it with `fedcrab recover`"
-            )
+            raise HistoryError(f"{history.path}: not recorded on Flower; recover it with `fedcrab recover`")
         return notes
 
     def check_identity(self, scheme: str, path: Path) -> None:
-        """Clients are named now as they were when the history began."""
+        """Raise ConfigError if clients are named differently than in the history."""
         if scheme != self.identity:
-            raise ConfigError(f"{path}: its clients are named by {self.identity}, those here by {scheme}")
+            raise ConfigError(
+                f"{path}: its clients are named by {self.identity}, but the connected ones by {scheme}"
+            )
 
     def model(self, history: History) -> ArrayLayout:
-        """What the history's model looks like on Flower's side."""
+        """Return the layout of the history's model in Flower's arrays."""
         return ArrayLayout(history.charter.layout, self.dtypes, numbers, as_record)
 
 
@@ -73,9 +73,9 @@ def run_metadata(
     messages: Sequence[Message],
     *,
     mean: bool,
-    common: Mapping[tuple[str, str], Any],  # what all of the first round's messages say, by record and key
+    common: Mapping[tuple[str, str], Any],  # settings common to the first round's messages, by record and key
 ) -> RunMetadata:
-    """Of a training that begins: its strategy, its model, the messages of its first round."""
+    """Return the metadata of a new training: its strategy, its model, its first messages."""
     keys = _keys(strategy)
     return RunMetadata(
         scheme,
@@ -89,20 +89,20 @@ def run_metadata(
 
 
 def strategy_name(strategy: Strategy) -> str:
-    """The class of a strategy, with those inside it in brackets."""
+    """Return the class name of a strategy, with inner strategies in brackets."""
     names = [type(level).__name__ for level in chain(strategy)]
     return "(".join(names) + ")" * (len(names) - 1)
 
 
 def is_weighted_mean(strategy: Strategy) -> bool:
-    """Whether what a strategy makes of the answers is FedAvg's mean by examples, and nothing else."""
+    """Return whether a strategy aggregates by FedAvg's weighted mean and nothing else."""
     levels = list(chain(strategy))
     own = "aggregate_train" in vars(strategy)
     return len(levels) == 1 and not own and type(strategy).aggregate_train is FedAvg.aggregate_train
 
 
 def _keys(strategy: Strategy) -> tuple[str, str, str]:
-    """What the strategy calls the arrays, the configuration and the number of examples."""
+    """Return the strategy's keys for the arrays, the configuration and the number of examples."""
     *_, inner = chain(strategy)
     usual = {"arrayrecord_key": "arrays", "configrecord_key": "config", "weighted_by_key": "num-examples"}
     arrays, config, examples = (str(getattr(inner, name, default)) for name, default in usual.items())
@@ -110,13 +110,13 @@ def _keys(strategy: Strategy) -> tuple[str, str, str]:
 
 
 def _beside(messages: Sequence[Message], arrays_key: str) -> tuple[str, ...]:
-    """The array records that messages have beside the model; a warning, as these are not kept."""
+    """Return further array records in messages, and warn that they are not recorded."""
     found = {name for m in messages[:1] for name in m.content.array_records if name != arrays_key}
     if found:
         log(
             WARNING,
-            "fedcrab: the messages have the array records %s beside the model; they are not recorded, and a "
-            "recovery will not send them",
+            "fedcrab: the messages contain the array records %s in addition to the model; they are not "
+            "recorded, and a recovery will not send them",
             ", ".join(sorted(found)),
         )
     return tuple(sorted(found))

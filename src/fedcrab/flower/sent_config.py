@@ -1,9 +1,9 @@
-"""What the messages of each round said beside the model, written down and read again.
+"""The settings that the messages of each round contained, recorded and read back.
 
-The charter has the settings that the first round sent, as they left the strategy. A round's notes have what
-was different in it: settings that were added or changed (``set``) or missing (``unset``), the same of single
-clients, and which arrays the model after it does not have (FedBN and LoRA send some of the arrays only). A
-round that sent what the first one sent has no notes; ``server-round`` is understood.
+The history's settings contain those of the first round, as they left the strategy. A round's notes contain
+the differences from it: settings that were added or changed (``set``) or removed (``unset``), differences of
+single clients, and the arrays that the model after the round lacks (FedBN and LoRA send only some arrays). A
+round without differences has no notes; ``server-round`` is implied.
 
     {"flower": {"set": [["config", "lr", 0.05]], "clients": {"site-3": {"set": [...]}}, "absent": [2, 5]}}
 """
@@ -26,13 +26,13 @@ from fedcrab.history import History
 from fedcrab.history.ledger_rows import LONGEST_JSON
 from fedcrab.types import ClientId
 
-Setting = tuple[str, str]  # the record's name and the key in it
-Config = Mapping[Setting, Any]  # values as JSON has them
+Setting = tuple[str, str]  # the record's name, and the key in it
+Config = Mapping[Setting, Any]  # values as in JSON
 MANY = "too many to keep"
 
 
 def config_of(content: RecordDict, server_round: int) -> dict[Setting, Any]:
-    """The settings of a message, without the round where that is the one understood."""
+    """Return the settings of a message, without the implied round number."""
     found = {
         (name, key): _encoded(value)
         for name, record in content.config_records.items()
@@ -42,7 +42,7 @@ def config_of(content: RecordDict, server_round: int) -> dict[Setting, Any]:
 
 
 def common_config(configs: Iterable[Config]) -> dict[Setting, Any]:
-    """What most messages of a round said; the first of those that are as frequent."""
+    """Return the settings of most messages of a round; of equally frequent ones, the first."""
     texts = [json.dumps(sorted((list(s), v) for s, v in config.items())) for config in configs]
     if not texts:
         return {}
@@ -51,7 +51,7 @@ def common_config(configs: Iterable[Config]) -> dict[Setting, Any]:
 
 
 class SentMessages:
-    """The settings of one round's messages, copied as they left the strategy."""
+    """The settings of one round's messages, copied when they leave the strategy."""
 
     def __init__(
         self, messages: Sequence[Message], clients: Mapping[int, ClientId], server_round: int
@@ -71,7 +71,7 @@ class SentMessages:
         )
 
     def notes(self, base: Config, absent: Sequence[int]) -> str:
-        """What a round's notes have to say; nothing where the round sent what the first one did."""
+        """Return a round's notes; empty if it sent the same as the first round."""
         table: dict[str, Any] = _difference(base, self.common)
         others = {c: _difference(self.common, own) for c, own in sorted(self._by_client.items())}
         if others := {c: own for c, own in others.items() if own}:
@@ -86,8 +86,8 @@ class SentMessages:
         if len(text) > LONGEST_JSON and "clients" in table:
             log(
                 WARNING,
-                "fedcrab: the settings of single clients take %d characters, more than a history keeps of a "
-                "round; a recovery will send all of them what most were sent",
+                "fedcrab: the settings of single clients take %d characters, more than a history stores per "
+                "round; a recovery will send all clients what most of them were sent",
                 len(text),
             )
             text = json.dumps({KEY: {**table, "clients": MANY}})
@@ -101,14 +101,14 @@ def _difference(base: Config, own: Config) -> dict[str, Any]:
 
 
 class RecordedConfig:
-    """The settings that a history's rounds were sent with."""
+    """The settings that were sent in the rounds of a history."""
 
     def __init__(self, history: History, notes: RunMetadata) -> None:
         self._history, self._notes = history, notes
         self._read: dict[int, dict[str, Any]] = {}
 
     def records(self, round: int, client: ClientId | None = None) -> dict[str, dict[str, Any]]:
-        """What was sent to a client in a round, by record; after the last round as in the last."""
+        """Return what a client was sent in a round, by record; after the last round, as in the last."""
         table = self._table(round)
         base = {(self._notes.config_key, key): value for key, value in self._notes.config.items()}
         settings = _applied(base, table)

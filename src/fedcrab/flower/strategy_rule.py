@@ -1,8 +1,8 @@
-"""The app's own strategy as the rule of a recovery: its optimiser, its median, its clipping and its noise.
+"""The app's own strategy as the rule of a recovery: its optimiser, its median, its clipping, its noise.
 
-A strategy is used as Flower uses it: ``configure_train`` before a round, so that it knows the model, and
-``aggregate_train`` with the answers, under the round's original number. The messages that it configures are
-not sent: a recovery sends what the training sent.
+The strategy is called as Flower calls it, with the round's original number: ``configure_train`` before a
+round, so that it knows the model, then ``aggregate_train`` with the answers. The messages that it configures
+are not sent: a recovery sends what the training sent.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from fedcrab.history import History
 from fedcrab.types import ClientId, ServerState, Updates, Vector
 from fedcrab.vectors import is_finite
 
-CLIPPING_NORM = "clipping_norm"  # what Flower's client-side clipping is told by
-NODES = ("min_available_nodes", "min_train_nodes")  # that a strategy waits for
-NEEDS_METRICS = {  # what these take from each client's answer beside its arrays
+CLIPPING_NORM = "clipping_norm"  # the setting of Flower's client-side clipping
+NODES = ("min_available_nodes", "min_train_nodes")  # how many nodes a strategy waits for
+NEEDS_METRICS = {  # metrics that these need from each client
     QFedAvg: "each client's loss",
     DifferentialPrivacyClientSideAdaptiveClipping: "whether each client clipped",
 }
 TREES = FedXgbBagging, FedXgbCyclic
-Metrics = Mapping[ClientId, tuple[str, MetricRecord]]  # of those that answered: the record's name, the record
+Metrics = Mapping[ClientId, tuple[str, MetricRecord]]  # the record's name, and the record
 
 
 def needs_metrics(strategy: Strategy) -> str:
-    """What a strategy needs of an answer that only a client who was asked can give; "" if nothing."""
+    """Return which metrics a strategy needs that only a fresh answer has; "" if none."""
     found = (
         why for level in chain(strategy) for kind, why in NEEDS_METRICS.items() if isinstance(level, kind)
     )
@@ -54,11 +54,11 @@ def needs_metrics(strategy: Strategy) -> str:
 
 
 class StrategyRule(ServerRule):
-    """A strategy that the app has just made, aggregating for a recovery; see the module."""
+    """A strategy, newly made by the app, that aggregates in a recovery; see the module."""
 
     def __init__(self, strategy: Strategy, history: History, grid: Grid) -> None:
         if any(isinstance(level, TREES) for level in chain(strategy)):
-            raise ConfigError(f"{strategy_name(strategy)} aggregates trees, which are no arrays to recover")
+            raise ConfigError(f"{strategy_name(strategy)} aggregates trees; only arrays can be recovered")
         self.name, self._strategy, self._history = strategy_name(strategy), strategy, history
         self._notes = RunMetadata.of(history)
         self._model, self._sent = self._notes.model(history), RecordedConfig(history, self._notes)
@@ -68,23 +68,23 @@ class StrategyRule(ServerRule):
             1, *(4 * b.num_malicious_nodes + 3 for b in chain(strategy) if isinstance(b, Bulyan)), 0
         )
         self._heard: tuple[int, Metrics] = -1, {}
-        self._nodes: dict[ClientId, int] = {}  # of those that were asked so far
+        self._nodes: dict[ClientId, int] = {}  # clients asked so far
         self._leave_budget_alone()
 
     def _leave_budget_alone(self) -> None:
-        """A recovery is a new release of the same data; the accountant's events are of the training."""
+        """Detach the privacy accountant, which counts the training's rounds only."""
         for level in chain(self._strategy):
             if getattr(level, "accountant", None) is not None:
                 level.accountant = None  # type: ignore[attr-defined]
                 log(
                     WARNING,
-                    "fedcrab: the privacy accountant of %s does not count the rounds of this recovery, each "
-                    "of which spends as much again",
+                    "fedcrab: the privacy accountant of %s does not count the rounds of this recovery; each "
+                    "spends as much as a round of the training",
                     type(level).__name__,
                 )
 
     def hear(self, round: int, metrics: Metrics, nodes: Mapping[ClientId, int]) -> None:
-        """Take note of what clients said beside their arrays, in the round that is aggregated next."""
+        """Keep the metrics of clients for the round that is aggregated next."""
         self._heard = round, metrics
         self._nodes |= nodes
 
@@ -92,16 +92,16 @@ class StrategyRule(ServerRule):
         return self._nodes.get(client) or number_of(client)
 
     def settings(self) -> dict[str, Any]:
-        """What a message must say as the strategy stands now, whatever it said in the training."""
+        """Return settings that depend on the strategy's current state, not on the training's."""
         adaptive = DifferentialPrivacyClientSideAdaptiveClipping
         norms = [level.clipping_norm for level in chain(self._strategy) if isinstance(level, adaptive)]
         return {CLIPPING_NORM: norms[0]} if norms else {}
 
     def step(self, model: Vector, updates: Updates, *, round: int) -> Vector | str:
-        """G_t: what the strategy makes of these updates, whose buffers are as it leaves them."""
+        """Return G_t, the strategy's aggregate of these updates, buffers included; or why there is none."""
         arrays, config = self._model.arrays(model, self._sent.absent(round)), self._sent.config(round)
         for level, full in zip(chain(self._strategy), self._full, strict=True):
-            if full is not None:  # by which the noise is divided
+            if full is not None:  # the noise is divided by it
                 level.num_sampled_clients = min(full, len(updates.clients))  # type: ignore[attr-defined]
         try:
             self._configure(round + 1, arrays, config, updates.clients)
@@ -114,7 +114,7 @@ class StrategyRule(ServerRule):
                 f"round {round}: {self.name} cannot aggregate {len(updates.clients)} answers: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        return "the strategy made nothing of the answers" if made is None else self._difference(model, made)
+        return "the strategy returned no model" if made is None else self._difference(model, made)
 
     def _configure(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, clients: Sequence[ClientId]
@@ -124,7 +124,7 @@ class StrategyRule(ServerRule):
         list(self._strategy.configure_train(server_round, arrays, config, grid))
 
     def _replies(self, model: Vector, updates: Updates, round: int) -> Iterator[Message]:
-        """An answer per client: the model it would have sent back, and what it said beside it."""
+        """Yield one reply per client: the model that it would have sent, and its metrics."""
         heard, absent = self._heard[1] if self._heard[0] == round else {}, self._sent.absent(round + 1)
         known = all(client in heard for client in updates.clients)
         for client, row, weight in zip(updates.clients, updates.vectors, updates.weights, strict=True):
@@ -141,30 +141,30 @@ class StrategyRule(ServerRule):
             try:
                 after = self._model.flatten(made, rest=model)
             except ValueError as error:
-                raise ConfigError(f"{self.name}'s model is not the one of the history: {error}") from error
+                raise ConfigError(f"{self.name} returned a model of another shape: {error}") from error
             self._model.round_off(after)
             step = after - model
         return step if is_finite(step) and is_finite(after) else "the strategy's model is not finite"
 
     def state(self) -> ServerState | None:
-        """What the strategy keeps now."""
+        """Return the strategy's current state."""
         return self._kept.take()
 
     def restore(self, state: ServerState | None, *, round: int) -> None:
-        """Stand where the strategy stood before a round."""
+        """Restore the strategy's state before a round."""
         if state is not None:
             self._kept.put(state)
         opaque = opaque_attributes(state)
         if opaque and round and not is_flowers_own(self._strategy, "aggregate_train"):
             raise ConfigError(
-                f"{opaque[0]} cannot be kept with the history, so {self.name} cannot go on from round "
-                f"{round}; recover with method='retrain', or say aggregate='mean', or give the strategy "
+                f"{opaque[0]} cannot be stored in a history, so {self.name} cannot continue from round "
+                f"{round}; recover with method='retrain', or set aggregate='mean', or give the strategy "
                 "state_dict and load_state_dict before the next training"
             )
 
 
 class AnsweringGrid(PatientGrid):
-    """A grid whose nodes are those that answered; filled up, so that no strategy waits for more."""
+    """A grid of the nodes that answered, with placeholders so that no strategy waits for more."""
 
     def __init__(self, grid: Grid, nodes: Sequence[int], least: int) -> None:
         self._grid, self._asked = grid, 0
@@ -172,26 +172,26 @@ class AnsweringGrid(PatientGrid):
         self._nodes = [*nodes, *(number_of(f"nobody {n}") for n in missing)]
 
     def get_node_ids(self) -> Iterable[int]:
-        """Those that answered."""
+        """Return the nodes that answered, and placeholders."""
         self._asked += 1
         if self._asked > 1000:
             raise FleetError(f"the strategy waits for more than {len(self._nodes)} clients")
         return list(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Refused: in a recovery clients are asked by the recovery alone."""
+        """Raise ConfigError: in a recovery, a strategy cannot send messages itself."""
         asked = len(list(messages))
-        raise ConfigError(f"the strategy asks {asked} clients in configure_train, which cannot be repeated")
+        raise ConfigError(f"the strategy sends {asked} messages in configure_train, which cannot be repeated")
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Refused, as above; ``timeout`` or not."""
+        """Raise ConfigError, as above."""
         return [] if timeout == 0 else self.pull_messages(self.push_messages(messages))
 
 
 def number_of(client: ClientId) -> int:
-    """A number for a client that is not connected, the same always, as a node's id."""
+    """Return a stable node id for a client that is not connected."""
     return int.from_bytes(hashlib.sha256(client.encode()).digest()[:7], "big") + 1
 
 

@@ -1,9 +1,9 @@
-"""What a strategy keeps between rounds, taken out of it and put back.
+"""The state of a strategy between rounds: saved, and restored.
 
-Taken is every attribute of a strategy, or of one inside it, that holds arrays (``m_t``, ``v_t``,
-``momentum_vector``, ``current_arrays``), and every plain value that is no longer what it was when the
-strategy was made (``clipping_norm``). A strategy with ``state_dict`` and ``load_state_dict`` says itself what
-it keeps. No pickle: numbers, texts, and lists and tables of them.
+Saved are all attributes of a strategy and its inner strategies that hold arrays (``m_t``, ``v_t``,
+``momentum_vector``, ``current_arrays``), and all plain values that changed since the strategy was made
+(``clipping_norm``). A strategy with ``state_dict`` and ``load_state_dict`` defines its own state. There is no
+pickle: only numbers, texts, and lists and tables of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from fedcrab.errors import ConfigError
 from fedcrab.types import ServerState
 
-LONGEST = 2**16  # characters of one attribute without its arrays: more is a protocol, not a state
+LONGEST = 2**16  # characters of one attribute without its arrays; longer ones are not state
 SET_ANEW = (  # ``current_arrays`` of these is set by every ``configure_train``
     FedOpt,
     QFedAvg,
@@ -43,11 +43,11 @@ RECORDS: Mapping[str, type[Any]] = {"config": ConfigRecord, "metrics": MetricRec
 
 
 class Opaque(Exception):
-    """A value that cannot be kept."""
+    """A value that cannot be stored."""
 
 
 def chain(strategy: Strategy) -> Iterator[Strategy]:
-    """The strategy, and those inside it, such as those in the wrappers of differential privacy."""
+    """Yield the strategy and its inner strategies, as in the wrappers for differential privacy."""
     inner: Any = strategy
     while isinstance(inner, Strategy):
         yield inner
@@ -55,14 +55,14 @@ def chain(strategy: Strategy) -> Iterator[Strategy]:
 
 
 class StrategyState:
-    """The state of one strategy object, which was just made when this was."""
+    """The state of one strategy object; make this right after the strategy."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._levels = list(chain(strategy))
         self._first = [self._plain_values(level) for level in self._levels]
 
     def take(self) -> ServerState | None:
-        """What the strategy keeps now; None where that is nothing."""
+        """Return the strategy's current state; None if it has none."""
         arrays: dict[str, NDArray[Any]] = {}
         values: dict[str, Any] = {}
         opaque: list[str] = []
@@ -85,7 +85,7 @@ class StrategyState:
         return ServerState(arrays, values) if values else None
 
     def put(self, state: ServerState) -> None:
-        """Have the strategy keep this."""
+        """Restore this state."""
         for key, kept in state.values.items():
             if key == "opaque" or ".__" in key:
                 continue
@@ -112,7 +112,7 @@ class StrategyState:
                 yield name, value
 
     def _plain_values(self, level: Strategy) -> dict[str, str]:
-        """The attributes as they were when the strategy was made, of those without arrays."""
+        """Return the initial values of attributes without arrays."""
         found = {}
         for name, value in self._attributes(level):
             arrays = dict[str, NDArray[Any]]()
@@ -126,13 +126,13 @@ class StrategyState:
 
 
 def opaque_attributes(state: ServerState | None) -> list[str]:
-    """What a strategy had that could not be kept."""
+    """Return the attributes that could not be stored."""
     found = state.values.get("opaque", []) if state else []
     return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def is_flowers_own(strategy: Strategy, method: str) -> bool:
-    """Whether a method of every strategy in the chain is as Flower has it."""
+    """Return whether every strategy in the chain has Flower's own version of a method."""
     return all(
         getattr(type(level), method).__module__.startswith("flwr.") and method not in vars(level)
         for level in chain(strategy)
@@ -140,16 +140,16 @@ def is_flowers_own(strategy: Strategy, method: str) -> bool:
 
 
 def _is_flowers(level: Strategy) -> bool:
-    return type(level).__module__.startswith("flwr.")  # whose arrays are new ones in each round
+    return type(level).__module__.startswith("flwr.")  # their arrays are new in each round
 
 
 def _is_stateful(value: object) -> bool:
-    """Whether an object that cannot be kept may hold something that the next round depends on."""
+    """Return whether an object that cannot be stored may affect the next round."""
     return not (callable(value) or isinstance(value, type | ModuleType | Logger | PurePath))
 
 
 def _encoded(value: Any, arrays: dict[str, NDArray[Any]], offset: int) -> Any:
-    """The value as JSON has it, its arrays named beside it."""
+    """Return the value as JSON; arrays are replaced by names and collected separately."""
 
     def inner(value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float | str):
@@ -172,7 +172,7 @@ def _encoded(value: Any, arrays: dict[str, NDArray[Any]], offset: int) -> Any:
         if isinstance(value, list | tuple):
             kind = "list" if isinstance(value, list) else "tuple"
             return {kind: [inner(item) for item in value]}
-        if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor of torch
+        if hasattr(value, "detach") and hasattr(value, "cpu"):  # a torch tensor
             return {"tensor": placed(value.detach().cpu().numpy())}
         raise Opaque
 

@@ -1,4 +1,4 @@
-"""The loop that trains: Flower's, or the strategy's own ``start``, either way with its rounds recorded."""
+"""The training loop: Flower's, or the strategy's own ``start``; both are recorded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Hooks = Mapping[str, Callable[..., Any]]  # methods of a strategy, by name
 
 
 def has_own_start(strategy: Strategy) -> bool:
-    """Whether a strategy starts itself in another way than Flower starts one."""
+    """Return whether a strategy has its own ``start``."""
     return type(strategy).start is not Strategy.start or "start" in vars(strategy)
 
 
 def start_by_itself(strategy: Strategy, given: Mapping[str, Any]) -> Any:
-    """What the strategy's own ``start`` returns; it is passed what it has parameters for."""
+    """Call the strategy's own ``start`` with the arguments that it accepts."""
     taken = inspect.signature(strategy.start).parameters.values()
     names = {p.name for p in taken}
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken)
@@ -31,7 +31,7 @@ def start_by_itself(strategy: Strategy, given: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def replaced(strategy: Strategy, hooks: Hooks) -> Iterator[None]:
-    """These methods in place of the strategy's, for as long as its own loop runs."""
+    """Replace these methods of the strategy while its own loop runs."""
     own = {name: vars(strategy)[name] for name in hooks if name in vars(strategy)}
     vars(strategy).update(hooks)
     try:
@@ -43,15 +43,15 @@ def replaced(strategy: Strategy, hooks: Hooks) -> Iterator[None]:
 
 
 class EvaluateOnce:
-    """A function of (round, arrays) that runs once per model, whoever asks for its result."""
+    """A function of (round, arrays) that runs once per model, however often it is called."""
 
     def __init__(self, function: EvaluateFn) -> None:
         self.function = function
-        self._known: dict[int, MetricRecord | None] = {}  # of the last two rounds
-        self._last = ""  # the hash of the model that was evaluated last
+        self._known: dict[int, MetricRecord | None] = {}  # results of the last two rounds
+        self._last = ""  # hash of the last evaluated model
 
     def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """What the function returns for this model."""
+        """Return the function's result for this model."""
         if server_round not in self._known:
             digest = hashlib.sha256()
             for name, array in arrays.items():
@@ -66,14 +66,14 @@ class EvaluateOnce:
 
 
 def finished_result(arrays: ArrayRecord) -> Result:
-    """The result of a training of which no round is left to do."""
+    """Return the result of a training that has no rounds left."""
     result = Result()
     result.arrays = arrays
     return result
 
 
 def renumbered(result: Result, done: int) -> Result:
-    """The result of a resumed training, its rounds by their own numbers."""
+    """Return the result of a resumed training with the original round numbers."""
     for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
         metrics = getattr(result, name)
         setattr(result, name, {r + done: found for r, found in metrics.items()})

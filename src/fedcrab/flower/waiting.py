@@ -1,9 +1,9 @@
-"""Asking nodes and waiting for them: a deadline, a quorum and attempts of our own.
+"""Asks nodes and waits for their answers, with a deadline, a quorum and a number of attempts.
 
-An answer is told by the message that it replies to, never by what it says of itself: an error comes with
-the SuperLink's id. Each node counts once, by its first usable answer, however often it was asked.
+An answer belongs to the node whose message it replies to; what it says about itself is not used (an error
+has the SuperLink's id). Each node counts once, by its first usable answer, however often it was asked.
 
-A grid around a grid that waits as it is told to: deadline, quorum, attempts, and no endless wait.
+:class:`PatientGrid` is a grid around a grid that applies these limits, so that no strategy waits for ever.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from flwr.supercore.run import Run
 from fedcrab.errors import FleetError
 from fedcrab.recording.patience import Patience as Patience
 
-SHORTEST, WAIT = 0.05, 0.02  # seconds between two looks, and as a share of the wait so far
+SHORTEST, WAIT = 0.05, 0.02  # seconds between two polls, and as a share of the time waited so far
 Reason = str
-Judge = Callable[[int, Message], Reason | None]  # why the answer of a node cannot be used, or None
+Judge = Callable[[int, Message], Reason | None]  # why a node's answer cannot be used, or None
 
 
 @dataclass(slots=True)
 class Replies:
-    """What came back, by node."""
+    """The answers, by node."""
 
     usable: dict[int, Message] = field(default_factory=dict)
-    failed: dict[int, Reason] = field(default_factory=dict)  # of those without a usable answer
-    sent: dict[str, int] = field(default_factory=dict)  # every message that went out, with its node
+    failed: dict[int, Reason] = field(default_factory=dict)  # nodes without a usable answer, and why
+    sent: dict[str, int] = field(default_factory=dict)  # the node of every message sent
 
 
 def ask_nodes(grid: Grid, messages: Iterable[Message], patience: Patience, judge: Judge) -> Replies:
-    """Send, wait, and try again where too few answer; FleetError where they still do."""
+    """Return the answers; asks again if too few are usable, and raises FleetError if they stay too few."""
     wanted = {m.metadata.dst_node_id: m for m in messages}
     if not wanted:
         return Replies()
@@ -61,11 +61,11 @@ def ask_nodes(grid: Grid, messages: Iterable[Message], patience: Patience, judge
 def _send(
     grid: Grid, messages: Sequence[Message], patience: Patience, replies: Replies, *, again: bool
 ) -> dict[str, int]:
-    """Push messages; the ids of those that went out, with their nodes."""
+    """Push messages; return the node of each message id that was accepted."""
     if again:
         messages = [_ask_again(m) for m in messages]
     for message in messages:
-        message.metadata.ttl = min(message.metadata.ttl, patience.longest)  # nobody takes it up after that
+        message.metadata.ttl = min(message.metadata.ttl, patience.longest)  # no answer is read after that
     accepted = set(grid.push_messages(messages))
     sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
     for name, node in sent.items():
@@ -80,7 +80,7 @@ def _ask_again(message: Message) -> Message:
 
 
 def _collect(grid: Grid, waiting: dict[str, int], patience: Patience, judge: Judge, replies: Replies) -> None:
-    """Take answers in until each node has one that can be used, nothing is to come, or time is up."""
+    """Collect answers until every node has a usable one, none is left, or the time is up."""
     begun = time.monotonic()
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
@@ -105,10 +105,10 @@ def _take(node: int, reply: Message, judge: Judge, replies: Replies) -> None:
 
 
 def unusable(reply: Message) -> Reason | None:
-    """Why there is nothing in a reply to look at, or None."""
+    """Return why a reply has no content, or None."""
     if reply.has_error():
         return f"failed: error {reply.error.code}: {last_line(reply.error.reason or '') or 'no reason given'}"
-    return None if reply.has_content() else "answered with nothing"
+    return None if reply.has_content() else "sent an empty answer"
 
 
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -116,7 +116,7 @@ WRAPPED = re.compile(r"<class '(?:[^']*\.)?(?P<kind>[^'.]*)'>:<'(?P<text>.*)'>",
 
 
 def last_line(text: str) -> str:
-    """What a client's own program said last: of a traceback its last line, without escape sequences."""
+    """Return the last line of a client's error, without escape sequences."""
     plain, kind = ESCAPE.sub("", text).strip(), ""
     if found := WRAPPED.fullmatch(plain):
         plain, kind = found["text"], found["kind"]
@@ -133,21 +133,21 @@ def _told(wanted: Mapping[int, Message], replies: Replies) -> str:
 
 
 class PatientGrid(Grid):
-    """Training messages need a quorum of usable answers; others wait until the deadline at most."""
+    """Waits for a quorum of usable training answers; for other messages, until the deadline at most."""
 
     def __init__(self, grid: Grid, patience: Patience, judge: Judge) -> None:
         self._grid, self._patience, self._judge = grid, patience, judge
         self._waiting_since: float | None = None
-        self.replies = Replies()  # of the last training messages
-        self._given: list[Message] = []  # the answers among them, as the strategy's loop has them
+        self.replies = Replies()  # to the last training messages
+        self._given: list[Message] = []  # those passed to the strategy's loop
 
     def set_run(self, run: Run) -> None:
-        """As the grid inside."""
+        """Call the inner grid."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Run:
-        """As the grid inside."""
+        """Call the inner grid."""
         return self._grid.run
 
     def create_message(
@@ -158,39 +158,39 @@ class PatientGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """As the grid inside."""
+        """Call the inner grid."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """The connected nodes; a strategy that waits for more of them is stopped in the end."""
+        """Return the connected nodes; raises FleetError if a strategy waits too long for more."""
         found = list(self._grid.get_node_ids())
         now = time.monotonic()
         self._waiting_since = self._waiting_since or now
         if now - self._waiting_since > self._patience.deadline:
             raise FleetError(
                 f"{len(found)} clients are connected, and the strategy has waited "
-                f"{self._patience.deadline:g} s for more; start SuperNodes, or ask for fewer of them"
+                f"{self._patience.deadline:g} s for more; start SuperNodes, or configure fewer"
             )
         return found
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """As the grid inside."""
+        """Call the inner grid."""
         return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """As the grid inside."""
+        """Call the inner grid."""
         self._waiting_since = None
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """As the grid inside."""
+        """Call the inner grid."""
         return self._grid.pull_messages(message_ids)
 
     def let_go(self) -> None:
-        """Empty the list that the last training messages gave back.
+        """Empty the list of the last training answers.
 
-        Flower's loop holds it until the next one has come in, and so the updates of two rounds at once. A
-        strategy's own loop may want it still.
+        Flower's loop holds it until the next answers have arrived, and so holds the updates of two rounds.
+        Do not call this in a strategy's own loop, which may still need the list.
         """
         self._given.clear()
         self.replies = Replies()
@@ -198,7 +198,7 @@ class PatientGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """At most one usable answer per node; who gave none is told in ``replies``."""
+        """Return at most one usable answer per node; ``replies`` says which nodes have none."""
         messages = list(messages)
         self._waiting_since = None
         deadline = min(self._patience.deadline, timeout or self._patience.deadline)
@@ -212,7 +212,7 @@ class PatientGrid(Grid):
 
 
 def _without_quorum(grid: Grid, messages: list[Message], patience: Patience) -> list[Message]:
-    """What comes by the deadline, be it nothing."""
+    """Return the answers that arrive before the deadline, possibly none."""
     try:
         replies = ask_nodes(
             grid, messages, replace(patience, attempts=1, quorum=1e-9), lambda _node, _reply: None
