@@ -92,6 +92,26 @@ def test_a_deep_network_is_recorded_and_recovered(
     assert furthest(history.charter.layout.views(found), honest) < 1e-5
 
 
+def trained_alone(rounds: int = 3) -> dict[str, Any]:
+    """FedAvg on the honest sites in plain torch.
+
+    FLARE's own job of these sites is no reference with DIFF: it ends 1.8e-3 from this, with FULL 1e-6.
+    """
+    model = app.make().state_dict()
+    for t in range(rounds):
+        made, examples = [], []
+        for name in HONEST:
+            net, (x, y) = app.make(), app.part(name, len(SITES))
+            net.load_state_dict(model)
+            app.train(net, x, y, round=t, site=name)
+            made.append(net.state_dict())
+            examples.append(len(y))
+        shares = torch.tensor(examples, dtype=torch.float64) / sum(examples)
+        means = {k: torch.tensordot(shares, torch.stack([m[k].double() for m in made]), 1) for k in model}
+        model = {k: mean.to(model[k].dtype) for k, mean in means.items()}
+    return model
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("transfer", "format"), [("FULL", "NUMPY"), ("DIFF", "NUMPY"), ("FULL", "PYTORCH")])
 def test_the_pytorch_recipe_in_the_simulator(tmp_path: Path, transfer: str, format: str) -> None:
@@ -114,7 +134,6 @@ def test_the_pytorch_recipe_in_the_simulator(tmp_path: Path, transfer: str, form
         make = f"python -m fedcrab.nvflare {tmp_path}/jobs/deep --history {tmp_path}/h --malicious site-2"
         command(f"{make} --recovered {tmp_path}/out --method retrain --out {tmp_path}/jobs/recovery")
         recovered = command(f"nvflare simulator {tmp_path}/jobs/recovery -w {tmp_path}/rec -n 3 -t 3")
-        command(f"{how} --name plain --clients site-1,site-3")
     finally:
         end_all(tmp_path)
     told = [{line for line in text.splitlines() if "told site-1" in line} for text in (trained, recovered)]
@@ -122,9 +141,7 @@ def test_the_pytorch_recipe_in_the_simulator(tmp_path: Path, transfer: str, form
     assert rounds[0] == rounds[1] == ["0 3", "1 3", "2 3"]
     history = History.open(tmp_path / "h")
     found = fedcrab.recover.folder.RecoveryFolder.open(tmp_path / "out" / "retrain").model(history)
-    (file,) = (tmp_path / "ws" / "plain").rglob("FL_global_model.pt")
-    plain = torch.load(file, weights_only=False)["model"]
-    assert furthest(history.charter.layout.views(found), plain) < 1e-5
+    assert furthest(history.charter.layout.views(found), trained_alone()) < 1e-5
 
 
 def test_server_side_optimisers_and_bfloat16_are_refused(tmp_path: Path) -> None:

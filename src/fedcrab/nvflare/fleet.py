@@ -1,4 +1,4 @@
-"""The sites of a FLARE job as a fleet, so that every recovery method runs over them unchanged."""
+"""The sites of a FLARE job as a fleet, so that every recovery method runs on them unchanged."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedcrab.nvflare.results import ResultCollector, RunMetadata, unaccepted
 from fedcrab.recording.patience import Patience
 from fedcrab.types import ClientId, Rejection, Updates, Vector
 
-LOOK = 0.1  # seconds between two looks at whether all have answered
+LOOK = 0.1  # seconds between two polls
 logger = logging.getLogger("fedcrab")
 
 
 class FlareFleet:
-    """Sites are asked as the training asked them: the same task, the same metadata, the same round.
+    """Asks sites as the training asked them: with the same task, metadata and round number.
 
-    A round takes those that answer by the deadline. Where they are too few, the others are asked again; where
-    they stay too few, it is a FleetError. ``rejected`` says who was left out of the last round, and why.
+    Sites that miss the deadline are left out. If too few answer, the others are asked again; if they are
+    still too few, a FleetError is raised. ``rejected`` says who was left out last, and why.
     """
 
     def __init__(
@@ -35,19 +35,19 @@ class FlareFleet:
         history: History,  # recorded by a Recorder
         *,
         patience: Patience | None = None,
-        epochs_key: str = "local_epochs",  # what the sites read their number of epochs from, in the metadata
+        epochs_key: str = "local_epochs",  # where sites find their number of epochs in the metadata
     ) -> None:
         self._controller, self._patience = controller, patience or Patience()
         self._run, self._epochs_key = RunMetadata.of(history), epochs_key
         self._model = self._run.model(history)
         self._results: ResultCollector | None = None
-        self._given_up: set[ClientId] = set()  # asked, but not waited for until they answer again
+        self._given_up: set[ClientId] = set()  # asked, but no longer waited for until they answer
         self.rejected: tuple[Rejection, ...] = ()
 
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """Let these clients train from ``model``; their updates, of those that answered."""
+        """Return the updates of those clients that trained from ``model`` and answered."""
         here = self._connected(clients)
         self._results = results = ResultCollector(self._model, model, here, weights=self._run.weights)
         for attempt in range(self._patience.attempts):
@@ -64,7 +64,7 @@ class FlareFleet:
         )
 
     def note_failure(self, fl_ctx: FLContext) -> None:
-        """Remember why a result was turned down by FLARE; to be called at AFTER_CONTRIBUTION_ACCEPT."""
+        """Keep why FLARE rejected a result; call this at AFTER_CONTRIBUTION_ACCEPT."""
         left_out = unaccepted(fl_ctx)
         if left_out and self._results:
             self._results.reject(*left_out)
@@ -83,7 +83,7 @@ class FlareFleet:
         )
 
     def _ask(self, results: ResultCollector, message: FLModel) -> None:
-        """Those that have not answered yet, until all have or time is up."""
+        """Ask those that have not answered yet, until all have or the time is up."""
         results.forget_reasons()
         self._controller.send_model(
             task_name=self._run.task,
@@ -101,9 +101,9 @@ class FlareFleet:
         self._given_up = set(results.silent)
 
     def _connected(self, clients: Sequence[ClientId]) -> list[ClientId]:
-        """Those of the clients that take part in the job; FleetError where they are too few."""
+        """Return the clients that take part in the job; raises FleetError if they are too few."""
         if len(set(clients)) != len(clients):
-            raise ConfigError("a client is asked twice in one round")
+            raise ConfigError("a client is listed twice in one round")
         sites = {client.name for client in self._controller.engine.get_clients()}
         here = [client for client in clients if client in sites]
         if len(here) < self._patience.enough(len(clients)):

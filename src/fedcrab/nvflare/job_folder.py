@@ -1,7 +1,7 @@
-"""The job that recovers a model, from the folder of the job that trained it: the sites' side is the same.
+"""Makes the job that recovers a model from the folder of the job that trained it.
 
-Scripts and their arguments, filters and the settings of single sites are copied as they are, so that sites
-repeat what they did in the training. On the server, a Recovery takes the place of the workflow.
+Scripts, their arguments, filters and settings of single sites are copied unchanged, so that sites repeat
+what they did in the training. On the server, a Recovery replaces the workflow.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from fedcrab.errors import ConfigError
 from fedcrab.nvflare.recovery import Recovery
 
 SERVER = "config/config_fed_server.json"
-RECORDER = ("fedcrab.nvflare.Recorder", "fedcrab.nvflare.recorder.Recorder")  # as people write it, and FLARE
+RECORDER = (
+    "fedcrab.nvflare.Recorder",
+    "fedcrab.nvflare.recorder.Recorder",
+)  # as people and FLARE write it
 RECOVERY = "fedcrab.nvflare.Recovery"
 
 
 def make_recovery_job(
     training: str | Path, out: str | Path, *, min_clients: int | None = None, **settings: Any
 ) -> Path:
-    """Write the folder of a recovery job to ``out``, to be submitted or simulated; its path.
+    """Write the folder of a recovery job to ``out`` and return its path.
 
     ``training`` is the folder of the recorded job, as `recipe.export` or `FedJob.export_job` writes it.
     ``settings`` are those of :class:`fedcrab.nvflare.Recovery`: history, malicious, recovered and others.
-    ``min_clients`` is the number of sites that the job waits for before it starts, unless given one fewer
-    than the training for each malicious site. Raises ConfigError, and writes nothing, where it cannot be.
+    ``min_clients`` is the number of sites that the job waits for before it starts; by default that of the
+    training less the malicious sites. Raises ConfigError, and writes nothing, if this is not possible.
     """
     training, out = Path(training), Path(out)
     meta, configured = _read(training / "meta.json"), _servers(training)
@@ -53,7 +56,7 @@ def _sites_needed(meta: Mapping[str, Any], recovery: Recovery) -> int:
 
 
 def _servers(training: Path) -> dict[Path, dict[str, Any]]:
-    """The server's configuration in each app of the job that has one."""
+    """Return the server's configuration of each app of the job that has one."""
     found = {path: _read(path) for path in sorted(training.glob(f"*/{SERVER}"))}
     if not found:
         raise ConfigError(
@@ -64,14 +67,14 @@ def _servers(training: Path) -> dict[Path, dict[str, Any]]:
 
 
 def _recovering(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with a Recovery in place of the training's workflows, and without its Recorder."""
+    """Return the configuration with a Recovery as its only workflow and without the Recorder."""
     workflow = {"id": "controller", "path": RECOVERY, "args": dict(settings)}
     others = [part for part in config.get("components", []) if part.get("path") not in RECORDER]
     return {**config, "workflows": [workflow], "components": others}
 
 
 def _copied_fedcrab(folder: str, names: list[str]) -> list[str]:
-    """FLARE copies the source of what a job names into it; the server has fedcrab installed."""
+    """Return what not to copy: FLARE puts fedcrab's source into a job, but the server has it installed."""
     return ["fedcrab"] if Path(folder).name == "custom" and "fedcrab" in names else []
 
 

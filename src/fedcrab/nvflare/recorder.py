@@ -1,13 +1,13 @@
-"""The aggregator of a job, which records every round it makes.
+"""The aggregator of a job, which records every round.
 
     recipe = NumpyFedAvgRecipe(..., aggregator=Recorder("/data/history"))
 
-The workflow (FedAvg or ScatterAndGather) hands each result to its aggregator. It is taken under the name of
-the site that the server gave the task to. An answer that cannot be used is left out, with the reason in the
-ledger; the others are averaged by their steps, as FLARE itself does. The model continues as it is recorded,
-M_t + G_t in float32, so that a training killed and resumed is the training uninterrupted.
+The workflow (FedAvg or ScatterAndGather) passes each result to its aggregator. A result belongs to the site
+that the server gave the task to. An unusable answer is left out, and the ledger says why; the others are
+averaged by their steps, as in FLARE itself. Training continues from the recorded model, M_t + G_t in float32.
+So a training that is killed and resumed gives the same model as one that is not.
 
-FLARE only logs what goes wrong in an event handler. Here it ends the job: no round stays unrecorded.
+FLARE only logs errors in event handlers. Here they end the job, so that no round stays unrecorded.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Recorder(ModelAggregator):
         history: str,
         evaluate: str | None = None,  # "module:function" of (round, parameters) on the server's own data
         selection: Selection | Mapping[str, Any] | None = None,
-        buffers: list[str] | None = None,  # parameters that are not trained, unless it is to be guessed
-        loss_key: str = "",  # the metric in which sites report their loss, if not a usual name
+        buffers: list[str] | None = None,  # parameters that are not trained; None guesses
+        loss_key: str = "",  # the metric with the sites' loss, if not a usual name
         keep_open: bool = False,  # True leaves the history open for more rounds
-        head_every: int = 0,  # log the history's head every so many rounds, to be kept outside; 0 never does
+        head_every: int = 0,  # log the history's head every n rounds, to be stored elsewhere; 0: never
         aggregation_weights: Mapping[str, float]
         | None = None,  # of sites in ScatterAndGather; FedAvg has its own
     ) -> None:
@@ -90,7 +90,7 @@ class Recorder(ModelAggregator):
         self._stopped = False
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Follow the job; what goes wrong ends it."""
+        """Follow the job; any error ends it."""
         super().handle_event(event_type, fl_ctx)
         if self._stopped:
             return
@@ -100,7 +100,7 @@ class Recorder(ModelAggregator):
             self._stop(error, fl_ctx)
 
     def _stop(self, error: Exception, fl_ctx: FLContext) -> None:
-        """End the job, and let go of the history, which is whole up to its last round."""
+        """End the job and release the history, which is complete up to its last round."""
         self.log_exception(fl_ctx, f"fedcrab: the recording failed: {error}")
         recording, self._recording, self._results = self._recording, None, None
         self._stopped = True
@@ -126,7 +126,7 @@ class Recorder(ModelAggregator):
             self._end(fl_ctx)
 
     def _start(self, fl_ctx: FLContext) -> None:
-        """Look at the workflow, once: ScatterAndGather loads its model before it starts, FedAvg after."""
+        """Inspect the workflow once: ScatterAndGather loads its model before it starts, FedAvg after."""
         if self._workflow is not None:
             return
         self._workflow = Workflow.of(self, fl_ctx, self.aggregation_weights)
@@ -136,7 +136,7 @@ class Recorder(ModelAggregator):
             self._resume(given)
 
     def _evaluate_fn(self) -> EvaluateFn | None:
-        """The function that ``evaluate`` names."""
+        """Return the function that ``evaluate`` names."""
         if self.evaluate is None:
             return None
         module, _, name = self.evaluate.partition(":")
@@ -149,7 +149,7 @@ class Recorder(ModelAggregator):
         return function
 
     def _resume(self, params: dict[str, Any]) -> None:
-        """Put the last recorded model in the place of the initial one, where the history has rounds."""
+        """Replace the initial model with the last recorded one, if there is any."""
         workflow, model = self._followed(), self._layout(params)
         self._recording = TrainingHistory.take_up(
             Path(self.history), model, self._evaluate_fn(), log=logger.log, head_every=self.head_every
@@ -164,9 +164,7 @@ class Recorder(ModelAggregator):
         RunMetadata.of(self._recording.history)  # refused if it was not recorded on FLARE
         done = self._recording.rounds
         if self._recording.history.closed and done < workflow.rounds:
-            raise ConfigError(
-                f"{self.history}: this training ended after {done} rounds; choose another place"
-            )
+            raise ConfigError(f"{self.history}: this training ended after {done} rounds; choose another path")
         logger.info("fedcrab: %s has %d rounds, the job resumes after them", self.history, done)
         self._made = self._recording.last()
         params.update(self._made)
@@ -189,7 +187,7 @@ class Recorder(ModelAggregator):
         return self._workflow
 
     def _ask(self, fl_ctx: FLContext) -> None:
-        """A site is handed the task; by the first one of a round we see from which model it starts."""
+        """Note that a site gets the task; the first one of a round shows the model that it starts from."""
         sent, workflow = fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE), self._followed()
         task = next((t for t in workflow.controller.communicator._tasks if t.data is sent), None)
         if task is None or task.name != workflow.task_name:
@@ -210,7 +208,7 @@ class Recorder(ModelAggregator):
         )
 
     def _unchanged(self, model: ArrayLayout, sent: Mapping[str, Any]) -> Any:
-        """The model that is sent, as a vector, which must be the one that the last round made."""
+        """Return the model that is sent as a vector; raises ConfigError if it is not the last round's."""
         start, made = model.flatten(sent), self._made
         same = not made or all(sent[name] is made[name] for name in made)
         if not same and (start != model.flatten(made)).any():
@@ -220,7 +218,7 @@ class Recorder(ModelAggregator):
         return start
 
     def _create(self, params: Mapping[str, Any], meta: Mapping[str, Any]) -> TrainingHistory:
-        """Begin the history with the model of the first round."""
+        """Create the history with the model of the first round."""
         workflow, model = self._followed(), self._layout(params)
         notes = RunMetadata(
             dtypes=model.dtypes,
@@ -244,16 +242,16 @@ class Recorder(ModelAggregator):
         return self._recording
 
     def _settle(self) -> None:
-        """Wait until the last round is written: its updates are in the room that the next ones need."""
+        """Wait until the last round is written: the next updates reuse its memory."""
         if self._recording is not None:
             self._recording.settle()
 
     def reset_stats(self) -> None:
-        """A new round."""
+        """Start a new round."""
         self._metrics = WeightedAggregationHelper()
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
-        """Take in what ScatterAndGather hands over; False where it is left out."""
+        """Accept a result from ScatterAndGather; return False if it is left out."""
         self.fl_ctx, client = fl_ctx, handed_to(fl_ctx)
         if client is None:
             self.warning("fedcrab: an answer that came after its round is left out")
@@ -267,13 +265,13 @@ class Recorder(ModelAggregator):
         return self._accepted(model)
 
     def accept_model(self, model: FLModel) -> None:
-        """Take in what FedAvg hands over, with the site's name in its metadata, or leave it out."""
+        """Accept a result from FedAvg, with the site's name in its metadata, or leave it out."""
         self._accepted(model)
 
     def _accepted(self, model: FLModel) -> bool:
         try:
             return self._accept(model)
-        except Exception as error:  # which FLARE would only log
+        except Exception as error:  # FLARE would only log it
             self._stop(error, self.fl_ctx)
             return False
 
@@ -290,11 +288,11 @@ class Recorder(ModelAggregator):
         return reason is None
 
     def aggregate_model(self) -> FLModel:
-        """Average what came and record the round; a recording that fails ends the job."""
+        """Average the results and record the round; if the recording fails, the job ends."""
         recording, results, workflow = self._recording, self._results, self._followed()
         if recording is None or results is None:
             raise RecordError("fedcrab: a round ended that was never begun")
-        recording.settle()  # no round is made before the one before it is on the disk
+        recording.settle()  # the previous round must be on disk first
         index, admitted = recording.rounds, results.admit()
         if index != workflow.current_round:
             raise RecordError(
@@ -323,7 +321,7 @@ class Recorder(ModelAggregator):
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON keeps a value as it is."""
+    """Return whether a value survives JSON unchanged."""
     if isinstance(value, dict):
         return all(isinstance(k, str) and _is_plain(v) for k, v in value.items())
     if isinstance(value, list):

@@ -4,8 +4,8 @@
     job.to_server(Recovery("/data/history", malicious="site-3,site-7", recovered="/data/recovered"))
     job.to_clients(ScriptRunner(script="client.py", framework=FrameworkType.NUMPY))
 
-The malicious sites are not asked, whether they take part in the job or not. Each step is kept: the same job,
-submitted again, resumes where it was killed.
+The malicious sites are not asked, whether they take part in the job or not. Each step is saved: if a job is
+killed, the same job, submitted again, resumes after its last step.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Recovery(ModelController):
         history: str,
         malicious: str | Sequence[str],  # by commas, quoted as in CSV; `site-3@20`: from round 20 on
         recovered: str,  # the directory for the result
-        method: str = "",  # unless given, replay where the history keeps the updates, else crab-hardened
-        since: str | Sequence[str] = "",  # the round from which on all are malicious, or site-3@20
+        method: str = "",  # default: replay if the history keeps the updates, else crab-hardened
+        since: str | Sequence[str] = "",  # the round from which all are malicious, or site-3@20
         settings: Mapping[str, Any] | None = None,  # of the method: trust, every and asked of replay
         planned: Mapping[str, Any] | None = None,  # of the decision: beta, unfound
-        epochs: int | None = None,  # of the training, which federaser asks for a share of
+        epochs: int | None = None,  # of the training; federaser asks for a share of them
         epochs_key: str = "local_epochs",
-        anchor: bool = False,  # keep every answer and ask all once more, so that `certify` can prove more
+        anchor: bool = False,  # save every answer and ask all once more, so `certify` can prove more
         unfinished: bool = False,  # True recovers a history that its training has not closed
         deadline: float = 600.0,
         quorum: float = 0.5,
         attempts: int = 3,
-        persistor_id: str = "",  # a persistor that is to save the recovered model too
+        persistor_id: str = "",  # a persistor that also saves the recovered model
     ) -> None:
         """Arguments are plain values: FLARE writes them into the job."""
         super().__init__(persistor_id=persistor_id, ignore_result_error=True)
@@ -60,15 +60,15 @@ class Recovery(ModelController):
         self.settings, self.planned = dict(settings or {}), dict(planned or {})
         self.anchor, self.unfinished = anchor, unfinished
         self.deadline, self.quorum, self.attempts = deadline, quorum, attempts
-        Patience(deadline=deadline, quorum=quorum, attempts=attempts)  # refused where the job is made
+        Patience(deadline=deadline, quorum=quorum, attempts=attempts)  # checked when the job is made
         self._fleet: FlareFleet | None = None
 
     def named(self) -> list[str]:
-        """The malicious sites, as they were given: `site-3`, or `site-3@20`."""
+        """Return the malicious sites as given: `site-3`, or `site-3@20`."""
         return listed(self.malicious) if isinstance(self.malicious, str) else list(self.malicious)
 
     def run(self) -> None:
-        """Recover; what cannot be is one sentence in the log, and the job ends."""
+        """Recover; an error is one sentence in the log and ends the job."""
         try:
             self._recover()
         except FedcrabError as error:
@@ -107,7 +107,7 @@ class Recovery(ModelController):
             self.save_model(FLModel(params_type=ParamsType.FULL, params=arrays))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Remember why results are turned down."""
+        """Keep why results are rejected."""
         super().handle_event(event_type, fl_ctx)
         if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT and self._fleet is not None:
             self._fleet.note_failure(fl_ctx)

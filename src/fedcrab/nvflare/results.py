@@ -1,7 +1,7 @@
-"""The results of sites, none of them trusted, and what a history recorded on FLARE says about its run.
+"""The results of sites, none of which are trusted, and facts about a training on FLARE.
 
-A site is named as the server named it when it handed out the task: in secure mode by the common name of its
-certificate. What a site says of itself (its peer context, its headers) is never taken for an id.
+A site has the name by which the server gave it the task: in secure mode the common name of its certificate.
+What a site says about itself (its peer context, its headers) is never used as an id.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
 from fedcrab.types import ClientId, Rejection, Updates, Vector
 
 KEY = "nvflare"
-CLIENT = "client_name"  # which FedAvg's controller sets itself, whatever the site sent
+CLIENT = "client_name"  # set by FedAvg's controller, whatever the site sent
 SILENT = "did not answer"
 MOST_WORDS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class RunMetadata:
-    """Kept in the charter, as JSON: so that a recovery asks as the training asked."""
+    """Stored as JSON in the history's settings, so that a recovery asks as the training asked."""
 
     dtypes: Mapping[str, str]
-    tensors: bool = False  # whether the server's arrays are torch's
+    tensors: bool = False  # whether the server's arrays are torch tensors
     task: str = "train"
     rounds: int = 0  # as the sites were told
     weights: Mapping[ClientId, float] = field(default_factory=dict)  # FedAvg's aggregation_weights
-    meta: Mapping[str, Any] = field(default_factory=dict)  # what was sent along with each model
+    meta: Mapping[str, Any] = field(default_factory=dict)  # the metadata sent with each model
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the metadata as JSON."""
         return json.dumps({KEY: asdict(self)})
 
     @classmethod
     def of(cls, history: History) -> RunMetadata:
-        """Those of a history, which must have been recorded on FLARE."""
+        """Return the metadata of a history; raises HistoryError if it was not recorded on FLARE."""
         try:
             found = cls(**json.loads(history.charter.notes)[KEY])
             names = {f.name for f in history.charter.layout.fields}
@@ -63,30 +63,30 @@ class RunMetadata:
         return found
 
     def model(self, history: History) -> ArrayLayout:
-        """What the history's model looks like on FLARE's side."""
+        """Return the layout of the history's model in FLARE's parameters."""
         return ArrayLayout(history.charter.layout, self.dtypes, numbers, as_tensors if self.tensors else dict)
 
 
 def numbers(value: Any) -> NDArray[np.generic]:
-    """The numbers of a parameter; ValueError where it is none."""
+    """Return the numbers of a parameter; raises ValueError if there are none."""
     if hasattr(value, "detach"):  # a torch tensor, where the server was told to expect them
         value = value.detach().cpu().numpy()
     found = value if isinstance(value, np.ndarray | np.generic | int | float) else None
     array = np.asarray(found)
     if found is None or array.dtype.kind not in "fiub":
-        raise ValueError(f"a parameter is {type(value).__name__[:40]} in place of an array of numbers")
+        raise ValueError(f"a parameter is {type(value).__name__[:40]} instead of an array of numbers")
     return array
 
 
 def as_tensors(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
-    """Numpy arrays by name as torch's."""
+    """Return named numpy arrays as torch tensors."""
     import torch
 
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def handed_to(fl_ctx: FLContext) -> ClientId | None:
-    """The site that the server handed the task to whose result is here; None where the task has ended."""
+    """Return the site that the server gave this result's task to; None if the task has ended."""
     runner, task = fl_ctx.get_prop(FLContextKey.RUNNER), fl_ctx.get_prop(FLContextKey.TASK_ID)
     if runner.current_wf is None:
         return None
@@ -95,7 +95,7 @@ def handed_to(fl_ctx: FLContext) -> ClientId | None:
 
 
 def failed(fl_ctx: FLContext) -> tuple[ClientId, str] | None:
-    """Which site has just sent a failure in place of a result, and which one; None where it sent a result."""
+    """Return the site that has just sent a failure, and the failure; None if it sent a result."""
     result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
     code = result.get_return_code() if isinstance(result, Shareable) else None
     site = None if code in (None, ReturnCode.OK) else handed_to(fl_ctx)
@@ -103,9 +103,9 @@ def failed(fl_ctx: FLContext) -> tuple[ClientId, str] | None:
 
 
 def unaccepted(fl_ctx: FLContext) -> tuple[ClientId, str] | None:
-    """Which site's result FLARE has just turned down, and why; None where it accepted it.
+    """Return the site whose result FLARE has just rejected, and why; None if it accepted it.
 
-    To be asked at AFTER_CONTRIBUTION_ACCEPT.
+    Call this at AFTER_CONTRIBUTION_ACCEPT.
     """
     if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
         return None
@@ -115,15 +115,15 @@ def unaccepted(fl_ctx: FLContext) -> tuple[ClientId, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Whose answers are used, and why the others' are not."""
+    """The answers that are used, and why the others are not."""
 
     updates: Updates
     rejected: tuple[Rejection, ...]
-    losses: tuple[tuple[float, float], ...]  # reported, each with the steps it is of
+    losses: tuple[tuple[float, float], ...]  # reported, each with its number of steps
 
 
 class ResultCollector:
-    """The answers to one question: looked at as they come, each in a row of one matrix."""
+    """The answers of one round, checked as they arrive, each in one row of a matrix."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ResultCollector:
         self.start, self._model, self._weights = start, model, weights
         self._rows = {client: row for row, client in enumerate(sorted(asked))}
         self._rooms = rooms or UpdateBuffers()
-        self._room: NDArray[np.float32] | None = None  # taken with the first answer
+        self._room: NDArray[np.float32] | None = None  # allocated with the first answer
         self._accepted: dict[ClientId, tuple[float, float | None]] = {}  # the weight and the loss of each
         self._reasons: dict[ClientId, str] = {}
 
@@ -154,11 +154,11 @@ class ResultCollector:
             self._reasons.setdefault(client, reason)
 
     def forget_reasons(self) -> None:
-        """All without a usable answer are asked again."""
+        """Forget the reasons, as sites without a usable answer are asked again."""
         self._reasons.clear()
 
     def add(self, result: FLModel, loss_keys: tuple[str, ...] = ()) -> str | None:
-        """Take an answer in; why it cannot be used, or None."""
+        """Add an answer; return why it cannot be used, or None."""
         client = (result.meta or {}).get(CLIENT)
         if client not in self._rows:
             return f"{printable(client)} was not asked"
@@ -186,7 +186,7 @@ class ResultCollector:
         return update_problem(row, steps, self._model.layout.size)
 
     def _fill(self, row: Vector, result: FLModel) -> None:
-        """The local model minus the model it started from."""
+        """Fill in the local model minus its start model."""
         if not isinstance(result.params, dict):
             raise ValueError("the parameters are not arrays by name")  # noqa: TRY004 - as any other bad answer
         if result.params_type == ParamsType.DIFF:
@@ -196,25 +196,25 @@ class ResultCollector:
 
     @property
     def used(self) -> list[ClientId]:
-        """The sites with a usable answer by now."""
+        """The sites with a usable answer."""
         return sorted(self._accepted)
 
     @property
     def open(self) -> list[ClientId]:
-        """The sites without one."""
+        """The sites without a usable answer."""
         return [client for client in self._rows if client not in self._accepted]
 
     @property
     def silent(self) -> list[ClientId]:
-        """The sites of which nothing was heard."""
+        """The sites that have not answered at all."""
         return [client for client in self.open if client not in self._reasons]
 
     def weight(self, client: ClientId) -> float:
-        """That of a site whose answer is used."""
+        """Return the weight of a site whose answer is used."""
         return self._accepted[client][0]
 
     def admit(self) -> Admitted:
-        """The usable answers, and the others."""
+        """Return the usable answers, and why the others are rejected."""
         reasons = {c: self._reasons.get(c, SILENT) for c in self._rows if c not in self._accepted}
         rejected = tuple(Rejection(printable(c), reasons[c]) for c in sorted(reasons))
         losses = tuple((loss, weight) for weight, loss in self._accepted.values() if loss is not None)
@@ -229,7 +229,7 @@ class ResultCollector:
 
 
 def loss_of(metrics: object, keys: tuple[str, ...]) -> float | None:
-    """The loss that a site reports, under the first of these names that it uses."""
+    """Return the reported loss, by the first of these names that the site uses."""
     found = next((metrics[k] for k in keys if k in metrics), None) if isinstance(metrics, dict) else None
     sound = isinstance(found, int | float | np.floating | np.integer) and not isinstance(found, bool)
     return float(found) if sound and abs(found) <= sys.float_info.max else None  # type: ignore[arg-type]

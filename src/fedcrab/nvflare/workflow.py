@@ -1,7 +1,7 @@
-"""The workflow of a job that is recorded: FedAvg or ScatterAndGather, and which of them cannot be.
+"""The workflow of a recorded job, FedAvg or ScatterAndGather, and which jobs cannot be recorded.
 
-Both hand each result to their aggregator and send its answer out again as the next model. They differ in the
-names of their settings alone, which are found here.
+Both pass each result to their aggregator and send its answer out as the next model. They differ only in the
+names of their settings, which are found here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 
 from fedcrab.errors import ConfigError
 
-# What a subclass must leave as it is: otherwise the model that is sent is not the mean that is recorded.
+# What a subclass must not override: the model that is sent would not be the recorded mean.
 MEAN_ONLY = {
     FedAvg: ("update_model", "_aggregate_one_result", "_get_aggregated_result"),
     ScatterAndGather: ("control_flow", "_accept_train_result", "_prepare_train_task_data"),
@@ -26,7 +26,7 @@ MEAN_ONLY = {
 
 
 class Workflow:
-    """The settings of a job's controller, once it is known that its rounds can be recorded."""
+    """The settings of a job's controller whose rounds can be recorded."""
 
     def __init__(self, controller: FedAvg | ScatterAndGather, weights: Mapping[str, float]) -> None:
         self.controller = controller
@@ -39,7 +39,7 @@ class Workflow:
 
     @classmethod
     def of(cls, aggregator: object, fl_ctx: FLContext, weights: Mapping[str, float]) -> Workflow:
-        """The workflow that runs now; ConfigError where it cannot be recorded by this aggregator."""
+        """Return the current workflow; raises ConfigError if this aggregator cannot record it."""
         runner = fl_ctx.get_prop(FLContextKey.RUNNER)
         controller = runner.config.workflows[runner.current_wf_index].controller
         name, kind = type(controller).__name__, _kind(controller)
@@ -72,7 +72,7 @@ class Workflow:
 
     @property
     def task_name(self) -> str:
-        """What sites know their training by."""
+        """The name of the sites' training task."""
         return str(
             self.controller.task_name
             if isinstance(self.controller, FedAvg)
@@ -86,16 +86,16 @@ class Workflow:
 
     @property
     def current_round(self) -> int:
-        """The round that is going on."""
+        """The current round."""
         return int(self._get("current_round"))
 
     def resume_at(self, done: int) -> None:
-        """Leave out the rounds that are recorded."""
+        """Skip the rounds that are already recorded."""
         setattr(self.controller, f"{self._prefix}start_round", done)
         setattr(self.controller, f"{self._prefix}num_rounds", max(self.rounds - done, 0))
 
     def given_model(self) -> dict[str, Any] | None:
-        """The parameters that came with the job, in place of a persistor's, where FedAvg has such."""
+        """Return the parameters that came with the job itself, not from a persistor; or None."""
         given = getattr(self.controller, "model", None)
         if given is None:
             return None
