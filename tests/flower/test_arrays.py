@@ -80,7 +80,7 @@ def test_room_comes_back_after_the_next_round_and_not_before() -> None:
     ("arrays", "buffers", "told"),
     [
         ({}, None, "empty"),
-        ({"a": np.zeros(2, np.float32)}, ["b"], "no array 'b'"),
+        ({"a": np.zeros(2, np.float32)}, ["b"], "buffer 'b'"),
         ({"a": np.zeros(2, np.int64)}, [], "cannot be trained"),
         ({"a": np.zeros(2, np.bool_)}, None, "floats and integers"),
     ],

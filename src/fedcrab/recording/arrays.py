@@ -1,4 +1,4 @@
-"""Between an engine's named arrays and the flat float32 vector that everything else works on."""
+"""Converts between an engine's named arrays and the flat float32 vector used everywhere else."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedcrab.errors import ConfigError
 from fedcrab.state_dicts import STATISTICS, cast_array
 from fedcrab.types import Field, Layout, Vector
 
-Read = Callable[[Any], NDArray[np.generic]]  # the numbers of one of the engine's arrays, or ValueError
-Pack = Callable[[dict[str, NDArray[np.generic]]], Any]  # numpy arrays by name as the engine has them
+Read = Callable[[Any], NDArray[np.generic]]  # returns the numbers of an engine's array, or raises ValueError
+Pack = Callable[[dict[str, NDArray[np.generic]]], Any]  # converts named numpy arrays to the engine's type
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """What a model looks like on the engine's side: its arrays by name, in their order, with their types."""
+    """The arrays of a model on the engine's side: names, order and types."""
 
     layout: Layout
     dtypes: Mapping[str, str]
@@ -43,7 +43,7 @@ class ArrayLayout:
             raise ConfigError("the initial arrays are empty; there is nothing to record")
         if unknown := set(buffers or ()) - set(arrays):
             raise ConfigError(
-                f"no array {sorted(unknown)[0]!r} to be a buffer; there are {', '.join(arrays)}"
+                f"buffer {sorted(unknown)[0]!r} is not an array of the model; there are {', '.join(arrays)}"
             )
         fields = tuple(_field(name, array, buffers) for name, array in arrays.items())
         return cls(Layout(fields), {name: str(array.dtype) for name, array in arrays.items()}, read, pack)
@@ -51,15 +51,15 @@ class ArrayLayout:
     def flatten(
         self, arrays: Mapping[str, Any], out: Vector | None = None, *, rest: Vector | None = None
     ) -> Vector:
-        """The arrays as one vector; ValueError where they are not those of this model.
+        """Return the arrays as one vector; raises ValueError if they do not match this model.
 
-        With ``rest`` some may be missing, as they are in it.
+        Arrays that are missing are taken from ``rest``, if given.
         """
         vector = np.empty(self.layout.size, np.float32) if out is None else out
         if rest is not None:
             vector[...] = rest
         views = self.layout.views(vector)
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is infinite, and is told so
+        with np.errstate(over="ignore", invalid="ignore"):  # what is too large is infinite, rejected later
             for name, array in self._matching(arrays, partial=rest is not None).items():
                 views[name][...] = array
         return vector
@@ -67,9 +67,9 @@ class ArrayLayout:
     def difference(
         self, arrays: Mapping[str, Any], start: Vector, out: Vector, *, partial: bool = False
     ) -> Vector:
-        """The arrays minus ``start``, in one pass over each that is float32 already.
+        """Return the arrays minus ``start``, in one pass over arrays that are already float32.
 
-        Where they may be ``partial``, what is missing did not change.
+        With ``partial``, arrays may be missing; these did not change.
         """
         views, starts = self.layout.views(out), self.layout.views(start)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -82,18 +82,18 @@ class ArrayLayout:
         return out
 
     def _matching(self, arrays: Mapping[str, Any], *, partial: bool) -> dict[str, NDArray[np.generic]]:
-        """The numbers of each array, of the shape that the model has."""
+        """Return the numbers of each array; raises ValueError if names or shapes do not match."""
         names = set(arrays)
         if names != set(self.dtypes) and not (partial and names and names < set(self.dtypes)):
-            raise ValueError(f"the arrays are {listed(arrays)} in place of {listed(self.dtypes)}")
+            raise ValueError(f"the arrays are {listed(arrays)} instead of {listed(self.dtypes)}")
         found = {f.name: self.read(arrays[f.name]) for f in self.layout.fields if f.name in names}
         for f in self.layout.fields:
             if f.name in found and (shape := found[f.name].shape) != f.shape:
-                raise ValueError(f"array {f.name!r} has shape {str(shape)[:40]} in place of {f.shape}")
+                raise ValueError(f"array {f.name!r} has shape {str(shape)[:40]} instead of {f.shape}")
         return found
 
     def round_off(self, vector: Vector) -> None:
-        """Counters stay whole, and half precision half, whatever was averaged."""
+        """Round integers to whole numbers and half precision to half, in place."""
         for field, view in zip(self.layout.fields, self.layout.views(vector).values(), strict=True):
             if field.integer:
                 np.rint(view, out=view)
@@ -101,14 +101,14 @@ class ArrayLayout:
                 view[...] = view.astype(kind)
 
     def absent(self, arrays: Collection[str]) -> tuple[int, ...]:
-        """The places in the layout of those that are not among these names."""
+        """Return the positions in the layout of arrays that are not among these names."""
         names = frozenset(arrays)
         return tuple(place for place, f in enumerate(self.layout.fields) if f.name not in names)
 
     def arrays(self, vector: Vector, absent: Collection[int] = ()) -> Any:
-        """The vector as arrays of the types that the training began with, as the engine has them.
+        """Return the vector as the engine's arrays, with the types that the training began with.
 
-        Without those at the places ``absent``.
+        Arrays at the positions ``absent`` are left out.
         """
         views, left_out = self.layout.views(vector), frozenset(absent)
         named = [item for place, item in enumerate(views.items()) if place not in left_out]
@@ -123,9 +123,7 @@ def _field(name: str, array: Any, buffers: Collection[str] | None) -> Field:
     guessed = whole or name.rpartition(".")[2] in STATISTICS
     buffer = guessed if buffers is None else name in buffers
     if whole and not buffer:
-        raise ConfigError(
-            f"array {name!r} is {array.dtype}; whole numbers cannot be trained, name it a buffer"
-        )
+        raise ConfigError(f"array {name!r} is {array.dtype}; integers cannot be trained; name it as a buffer")
     return Field(name, tuple(array.shape), trained=not buffer, integer=whole)
 
 
@@ -134,10 +132,10 @@ def listed(names: Collection[str]) -> str:
 
 
 class UpdateBuffers:
-    """Room for the updates of one round while those of the round before are written down, in turn.
+    """Memory for the updates of one round, reused in turn while the previous round is written.
 
-    Fresh memory of this size costs the server more than all that is done with it. With ``wait``, which
-    returns once the round before is written, one room is enough.
+    Fresh memory of this size costs more CPU time than everything else done with the updates. With ``wait``,
+    which returns when the previous round is written, one block of memory is enough.
     """
 
     def __init__(self, wait: Callable[[], None] | None = None) -> None:
@@ -145,7 +143,7 @@ class UpdateBuffers:
         self._wait = wait
 
     def take(self, rows: int, columns: int) -> NDArray[np.float32]:
-        """Room that nobody uses any more."""
+        """Return memory that is no longer in use."""
         if self._wait is None:
             self._used, self._next = self._next, self._used
         else:

@@ -1,4 +1,4 @@
-"""How long to wait for clients, whichever engine they are reached through."""
+"""How long to wait for clients, on any engine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fedcrab.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to wait for clients, and for how many."""
+    """How long to wait for clients, and for how many of them."""
 
     deadline: float = 600.0  # seconds that an attempt may take
-    quorum: float = 0.5  # the share of those asked whose usable answers a round needs; at least one client
+    quorum: float = 0.5  # share of those asked that must give a usable answer; at least one client
     attempts: int = 3  # how often a round is tried before giving up
     pause: float = 5.0  # seconds before the second attempt, twice as long before the third, and so on
-    poll: float = 1.0  # seconds between two looks at most; a fiftieth of the wait before that
+    poll: float = 1.0  # longest time in seconds between two polls; at first a fiftieth of the wait
 
     def __post_init__(self) -> None:
         times = self.deadline, self.poll, self.pause
@@ -33,6 +33,6 @@ class Patience:
 
     @property
     def longest(self) -> float:
-        """Seconds after which no answer is looked at any more."""
+        """Seconds after which no answer is read any more."""
         pauses = self.pause * float(2 ** (self.attempts - 1) - 1)
         return self.attempts * self.deadline + pauses + 60.0

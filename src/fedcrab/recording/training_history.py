@@ -1,9 +1,8 @@
-"""A history that grows with a training, whichever engine trains.
+"""A history that grows with a training, on any engine.
 
-Loss and divergence of a round: from data that the server holds, else from what clients report.
-
-With an ``evaluate_fn``, the loss it gives and, where it also gives ``probabilities``, KL(p_t ‖ p_{t+1});
-without one, the weighted median of the reported losses and ‖M_{t+1} - M_t‖.
+Loss and divergence of a round come from data that the server has, or from the clients' reports. With an
+``evaluate_fn``, they are its loss and, if it also returns ``probabilities``, KL(p_t ‖ p_{t+1}). Without one,
+they are the weighted median of the reported losses and ‖M_{t+1} - M_t‖.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from fedcrab.types import Rejection, Round, ServerState, Updates, Vector, utc_no
 from fedcrab.vectors import distance, is_finite
 
 EvaluateFn = Callable[[int, Any], Mapping[str, Any] | None]  # (round, the engine's arrays) -> loss, ...
-Log = Callable[..., None]  # as logging.log
+Log = Callable[..., None]  # like logging.log
 LOSS = "loss"
 PROBABILITIES = "probabilities"  # the softmax output on the server's examples, flattened
 REPORTED = (
@@ -36,44 +35,44 @@ REPORTED = (
     "train-loss",
     "loss",
     "train_logloss",
-)  # what engines' templates call a client's loss
+)  # a client's loss in the engines' templates
 UNKNOWN = float("nan")
 
 
 class Answers(Protocol):
-    """What came of a round: whose answers are used, and why the others' are not."""
+    """The answers of a round: those that are used, and why the others are not."""
 
     @property
     def updates(self) -> Updates:
-        """Of those that are used."""
+        """The updates that are used."""
         ...
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
-        """The others."""
+        """The clients that are left out, and why."""
         ...
 
     @property
     def losses(self) -> tuple[tuple[float, float], ...]:
-        """Reported, each with the examples it is of."""
+        """The reported losses, each with its number of examples."""
         ...
 
 
 class LossMeter:
-    """Each model is evaluated once: the one after a round is the one before the next."""
+    """Evaluates each model once: the model after a round is the model before the next."""
 
     def __init__(self, evaluate: EvaluateFn | None, model: ArrayLayout, loss_key: str | None = None) -> None:
         self._evaluate, self._model, self._key = evaluate, model, loss_key or LOSS
         self._last: tuple[Vector, Mapping[str, Any]] | None = None
 
     def loss(self, round: int, vector: Vector) -> float:
-        """F of a model by the server's own data; not a number without them."""
+        """Return the loss on the server's own data; NaN if there are none."""
         return _number(self._of(round, vector), self._key) if self._evaluate else UNKNOWN
 
     def after(
         self, round: int, before: Vector, after: Vector, reported: Sequence[tuple[float, float]]
     ) -> tuple[float, float]:
-        """Loss and divergence of a round; ``reported`` has the loss and the examples of each client."""
+        """Return loss and divergence of a round; ``reported`` has each client's loss and examples."""
         if self._evaluate is None:
             return weighted_median(reported), self._distance(before, after)
         old = self._of(round, before).get(PROBABILITIES)
@@ -94,16 +93,18 @@ class LossMeter:
 
 
 def divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
-    """Mean over the examples of Σ_k p_k·log(p_k / q_k); each example's p sums to one, so Σp counts them."""
+    """Return the mean over the examples of Σ_k p_k·log(p_k / q_k); Σp is the number of examples."""
     if p.shape != q.shape or not p.sum() > 0:
-        raise ConfigError(f"the evaluation gave {q.size} probabilities after a round and {p.size} before it")
+        raise ConfigError(
+            f"the evaluation returned {q.size} probabilities after a round, but {p.size} before it"
+        )
     tiny = np.finfo(np.float32).tiny
     terms = p * (np.log(np.maximum(p, tiny)) - np.log(np.maximum(q, tiny)))
     return float(terms.sum() / p.sum())
 
 
 def weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    """The least value at which half of the weight is reached; not a number of nothing."""
+    """Return the least value at which half of the weight is reached; NaN if there are no values."""
     if not values:
         return UNKNOWN
     ordered = sorted(values)
@@ -116,7 +117,7 @@ def _number(record: Mapping[str, object], key: str) -> float:
     return real(f"the evaluation's {key!r}", value) if isinstance(value, int | float) else UNKNOWN
 
 
-MEANS = {"FedAvg": "fedavg"}  # every other strategy is named as its class is
+MEANS = {"FedAvg": "fedavg"}  # other strategies have the name of their class
 
 
 class TrainingHistory:
@@ -141,7 +142,7 @@ class TrainingHistory:
         self._measures = evaluate if isinstance(evaluate, LossMeter) else LossMeter(evaluate, model, loss_key)
         self._loss_key, self._told_unknown = loss_key, False
         self._beside = ThreadPoolExecutor(1, "fedcrab-recording")
-        self._writing: Future[None] | None = None  # of the last round
+        self._writing: Future[None] | None = None  # the last round
 
     @classmethod
     def create(
@@ -158,7 +159,7 @@ class TrainingHistory:
         head_every: int = 0,
         loss_key: str | None = None,
     ) -> TrainingHistory:
-        """Begin a history with this model."""
+        """Create a history that starts with this model."""
         measures = LossMeter(evaluate, model, loss_key)
         history = History.create(
             path,
@@ -182,7 +183,7 @@ class TrainingHistory:
         head_every: int = 0,
         loss_key: str | None = None,
     ) -> TrainingHistory | None:
-        """Go on with the history that is there, if one is."""
+        """Resume the history at this path; None if there is none."""
         if not (path / LEDGER).is_file():
             return None
         found = History.open(path)
@@ -195,11 +196,11 @@ class TrainingHistory:
 
     @property
     def rounds(self) -> int:
-        """How many are recorded."""
+        """The number of recorded rounds."""
         return len(self.history.rounds)
 
     def last(self, absent: Collection[int] = ()) -> Any:
-        """The model after the last recorded round, without the arrays at these places."""
+        """Return the model after the last recorded round, without the arrays at these positions."""
         return self.model.arrays(self.history.final_model(), absent)
 
     def add(
@@ -213,11 +214,11 @@ class TrainingHistory:
         notes: str = "",
         server: ServerState | None = None,
     ) -> Any | None:
-        """Begin to record a round; the model after it, None where nothing came of it.
+        """Start recording a round; return the model after it, or None if the model did not change.
 
-        ``made`` is the engine's model, or all of it as one vector, which is used up. It may have some of the
-        model's arrays only, and so has then what is given back; the others did not change. ``notes`` and
-        ``server`` are the round's (:class:`fedcrab.types.Round`).
+        ``made`` is the engine's model, or the whole model as one vector, which is overwritten. It may have
+        only some of the model's arrays; the returned model then has the same ones. ``notes`` and ``server``
+        are as in :class:`fedcrab.types.Round`.
         """
         more = notes, server
         moved = self._step(start, made) if admitted.updates.clients else "no usable answer came"
@@ -241,15 +242,15 @@ class TrainingHistory:
         names = ", ".join([self._loss_key] if self._loss_key else REPORTED)
         self._log(
             WARNING,
-            "fedcrab: the loss is unknown: neither an evaluate_fn nor the clients give one called %s; which "
-            "rounds are kept follows from the length of the steps alone. loss_key= takes another name",
+            "fedcrab: the loss is unknown: neither an evaluate_fn nor the clients report one called %s; "
+            "which rounds are kept depends on the length of the steps alone. Pass another name as loss_key=",
             names,
         )
 
     def _step(self, start: Vector, made: Any | None) -> tuple[Vector, Vector] | str:
-        """G_t = M_{t+1} - M_t and the model that continues, M_t + G_t in float32; or why there is none."""
+        """Return G_t = M_{t+1} - M_t and the next model, M_t + G_t in float32; or why there is none."""
         if made is None:
-            return "the strategy made nothing of the answers"
+            return "the strategy returned no model"
         with np.errstate(over="ignore", invalid="ignore"):
             try:
                 whole = isinstance(made, np.ndarray)
@@ -261,7 +262,7 @@ class TrainingHistory:
             self.model.round_off(after)
             step = after - start
             np.add(start, step, out=after)
-            sound = is_finite(after)  # and so is the step, as M_t is
+            sound = is_finite(after)  # then the step is finite too, as M_t is
         return (step, after) if sound else "the strategy's model is not finite"
 
     def _skip(
@@ -273,7 +274,7 @@ class TrainingHistory:
         began: datetime | None,
         more: tuple[str, ServerState | None],
     ) -> None:
-        """A round in which nobody counted: what was sent did not move the model."""
+        """Record a round in which no answer was used and the model did not change."""
         unused = tuple(Rejection(client, why) for client in admitted.updates.clients)
         rejected = tuple(sorted((*admitted.rejected, *unused), key=lambda r: r.client))
         loss, divergence = self._measures.after(index, start, start, ())
@@ -286,7 +287,7 @@ class TrainingHistory:
         self._writing = self._beside.submit(self.history.record, round)
 
     def settle(self) -> None:
-        """Wait until the last round is on the disk, whole; what kept it from there is raised here."""
+        """Wait until the last round is on disk; raises whatever error prevented that."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -299,7 +300,7 @@ class TrainingHistory:
             self._log(INFO, "fedcrab: head after round %d of %s: %s", self.rounds, self.history.path, head)
 
     def end(self, *, keep_open: bool) -> None:
-        """The training has ended."""
+        """Finish the recording."""
         try:
             self.settle()
             if not keep_open:
@@ -308,7 +309,7 @@ class TrainingHistory:
             self.release()
 
     def release(self) -> None:
-        """Let go of the history, once the last round is written or has failed to be."""
+        """Release the history after the last round was written or has failed."""
         self._beside.shutdown()
         error = self._writing.exception() if self._writing else None
         if error is not None:
@@ -317,6 +318,6 @@ class TrainingHistory:
 
 
 def _times(began: datetime | None) -> tuple[datetime, datetime]:
-    """When a round began and ended, now; a clock that was set back meanwhile does not turn them round."""
+    """Return when a round began, and now as its end; never earlier, even if the clock was set back."""
     now = utc_now()
     return (now, now) if began is None else (began, max(began, now))
