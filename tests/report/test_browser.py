@@ -129,11 +129,11 @@ def test_by_keyboard_alone(history: History, browser: Any, tmp_path: Path) -> No
         page.page.locator("#map-canvas").focus()
         for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown", "Enter"):
             page.page.keyboard.press(key)
-        assert page.text("#map-readout").startswith("Client 2, round 1 ")
+        assert page.text("#map-readout").startswith("Client 2, round 1 (")
         assert page.answer()["plan"]["malicious"] == ["1", "2"]
         page.page.locator("#reach-chart svg[tabindex]").focus()
         page.page.keyboard.press("End")
-        assert f"before round {history.kept[-1]}:" in page.text("#reach-chart .readout")
+        assert f"before round {history.kept[-1]} (" in page.text("#reach-chart .readout")  # and when
         page.page.fill("#since", "7")
         assert page.answer()["plan"]["since"] == {"1": 7, "2": 7}
         same(page.answer()["plan"], plan_of(history, ["1", "2"], since=7))
