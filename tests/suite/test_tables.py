@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcrab.experiment.run_suite import comma_separated, escaped, latex, markdown
-from fedcrab.experiment.suite_tables import AFTER, ResultTable, columns_of, no_formula, summary, to_csv
+from fedcrab.experiment.suite_tables import (
+    AFTER,
+    ResultTable,
+    columns_of,
+    no_formula,
+    over_settings,
+    summary,
+    to_csv,
+)
 
 MEASURED = dict.fromkeys(AFTER)
 
@@ -46,6 +54,15 @@ def test_only_axes_that_vary_are_shown() -> None:
     table = summary([*ROWS, row("crab", 0, 0.6, fraction=0.5)], ["ta"], reference="retrain")
     assert table.columns[:2] == ("fraction", "method")
     assert [line[0] for line in table.rows] == ["0.25", "0.25", "0.25", "0.5"]
+
+
+def test_differences_over_all_settings_by_hand() -> None:
+    assert over_settings(ROWS, reference="retrain") is None  # one setting
+    other = [row("retrain", 0, 0.5, fraction=0.5), row("crab", 0, 0.4, fraction=0.5)]
+    table = over_settings([*ROWS, *other], reference="retrain")
+    assert table is not None
+    # -20, -19, -20, -10: mean -17.25, deviation 4.856, half width 4.856 / 2 × 3.182 = 7.727
+    assert table.rows == (("crab", "-17.2", "-25.0 to -9.5", "-20.0", "4"),)
 
 
 def test_latex_prints_what_it_is_given() -> None:

@@ -17,7 +17,7 @@ app = typer.Typer()
 SCALES = ("smoke", "laptop", "full")
 ITEMS = (
     *("memory", "time", "curves", "rollback", "backdoor-mnist", "backdoor-others"),
-    *("trim", "resilience", "lambda", "delta", "beta"),
+    *("trim", "resilience", "lambda", "delta", "beta", "baselines"),
 )
 
 

@@ -27,6 +27,7 @@ from fedcrab.experiment.suite_tables import (
     axis_word,
     columns_of,
     no_formula,
+    over_settings,
     rows_of,
     summary,
     to_csv,
@@ -244,6 +245,7 @@ class BenchResult:
     table: ResultTable
     cells: int
     failed: dict[str, str]
+    over: ResultTable | None = None  # differences over all settings
 
     def to_table(self) -> dict[str, Any]:
         """As plain values."""
@@ -256,7 +258,8 @@ class BenchResult:
         files = "results.csv, table.md, table.csv and table.tex"
         told = f"{len(self.rows)} of {self.cells} cells; {self.place}/ has {files}"
         failures = [Text(f"{key}: {why}") for key, why in self.failed.items()]
-        return [shown, Text(self.table.note), *failures, Text(told)]
+        over: list[RenderableType] = [fitted("", self.over), Text(self.over.note)] if self.over else []
+        return [shown, Text(self.table.note), *over, *failures, Text(told)]
 
 
 def bench_command(
@@ -278,9 +281,10 @@ def bench_command(
     if not rows:
         raise ConfigError(next(iter(failed.values()), f"{results}: no cell of {path} has been computed yet"))
     table = summary(rows, suite.measures, reference=suite.reference)
+    over = over_settings(rows, reference=suite.reference)
     place = results / path.stem
-    write_tables(place, rows, table)
-    return BenchResult(place, rows, table, len(cells), failed)
+    write_tables(place, rows, table, over)
+    return BenchResult(place, rows, table, len(cells), failed, over)
 
 
 def compute_missing(
@@ -305,9 +309,9 @@ def compute_missing(
     return board.failed
 
 
-def write_tables(place: Path, rows: Sequence[Row], table: ResultTable) -> None:
-    """Write all results as CSV, and the summary in three formats."""
+def write_tables(place: Path, rows: Sequence[Row], table: ResultTable, *more: ResultTable | None) -> None:
+    """Write all results as CSV, and the summary in three formats; ``more`` tables follow it in markdown."""
     write_text(place / "results.csv", to_csv(rows, columns_of(rows)))
-    write_text(place / "table.md", markdown(table))
+    write_text(place / "table.md", "\n".join(markdown(one) for one in (table, *more) if one))
     write_text(place / "table.csv", comma_separated(table))
     write_text(place / "table.tex", latex(table))

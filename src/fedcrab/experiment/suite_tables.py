@@ -192,6 +192,42 @@ def _tested(
     return {place: (*line, told[place]) for place, line in lines.items()}, note
 
 
+OVER_SETTINGS = (
+    "Over all settings: the mean difference to {reference} over all trainings (setting and seed) that both "
+    "have, its 95% interval by a paired t-test, and the largest shortfall of one training. An interval that "
+    "contains 0 is no proof of equality; it says how large the difference may be."
+)
+
+
+def over_settings(rows: Sequence[Row], *, reference: str, measure: str = "ta") -> ResultTable | None:
+    """Each method's difference to the reference over all trainings; None for one setting or few trainings."""
+    groups = grouped(rows)
+    found: dict[str, list[float]] = {}
+    for place, group in groups.items():
+        theirs = _by_seed(groups.get((*place[:-1], reference), []), measure)
+        ours = _by_seed(group, measure)
+        if place[-1] != reference:
+            found.setdefault(place[-1], []).extend(
+                ours[s] - theirs[s] for s in sorted(ours.keys() & theirs.keys())
+            )
+    lines = tuple(_over(method, each, measure) for method, each in found.items() if len(each) >= FEWEST)
+    if not lines or not varying(rows):
+        return None
+    head = f"Δ {MEASURES[measure]}"
+    columns = ("method", head, "95% interval", "worst", "trainings")
+    return ResultTable(columns, lines, OVER_SETTINGS.format(reference=reference))
+
+
+def _over(method: str, differences: Sequence[float], measure: str) -> tuple[str, ...]:
+    from scipy.stats import t as student
+
+    factor = 100 if measure in SHARES else 1
+    middle, count = factor * mean(differences), len(differences)
+    half = factor * stdev(differences) / math.sqrt(count) * float(student.ppf(1 - LEVEL / 2, count - 1))
+    interval = f"{middle - half:+.1f} to {middle + half:+.1f}"
+    return method, f"{middle:+.1f}", interval, f"{factor * min(differences):+.1f}", str(count)
+
+
 def grouped(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
     """The rows of all seeds by setting and method, method last."""
     groups: dict[Setting, list[Row]] = {}

@@ -1,4 +1,4 @@
-"""The tables and figures of the paper's evaluation, each as a suite, at several scales."""
+"""The tables and figures of the paper's evaluation and the baselines that it leaves out, each as a suite."""
 
 from __future__ import annotations
 
@@ -82,6 +82,11 @@ METHODS: Sequence[str | MethodChoice] = (
     MethodChoice.model_validate({"method": "fedrecover", "label": "fedrecover", "rollback": False}),
     *(MethodChoice(method=name, label=name, **options) for name, options in CRABS.items()),
 )
+# What a user has today, and what they would do without a recovery method.
+BASELINES: Sequence[str] = (
+    *("retrain", "retrain-few per_round=2", "retrain-few per_round=5", "finetune", "subtract-and-distil"),
+    *("crab-hardened beta=0", "replay", "replay trust=true"),
+)
 TRIM = AxisValue(name="noise-trim", settings={"scale": 5.0})
 
 
@@ -117,6 +122,19 @@ def _backdoor(*datasets: str, every_fraction: bool) -> Callable[[Scale], Suite]:
         return _suite(scale, datasets=chosen, attacks=["backdoor"], fractions=list(fractions))
 
     return suite
+
+
+def _baselines(scale: Scale) -> Suite:
+    """The same trainings; every fresh answer draws other batches than the history's, as real clients do."""
+    return _suite(
+        scale,
+        datasets=[scale.first("mnist")],
+        attacks=["backdoor"],
+        fractions=list(scale.fractions),
+        methods=list(BASELINES),
+        membership=False,
+        batches="fresh",
+    )
 
 
 def _trim(scale: Scale) -> Suite:
@@ -241,6 +259,17 @@ ITEMS: Mapping[str, Item] = {
             "Figure: adaptive rollback",
             _sweep("beta", lambda scale: scale.betas),
             ("ta", "asr", "rollback_round", "client_rounds"),
+        ),
+        Item(
+            "baselines",
+            "Today's default, and what a user would do without it",
+            "Not in the paper",
+            _baselines,
+            ("ta", "asr", "contact_rounds", "client_rounds", "bytes", "distance"),
+            "`replay` is the default method, from a `Compact` history; `crab-hardened beta=0` is today's "
+            "preset. `retrain-few` trains again with few honest clients per round, `finetune` continues from "
+            "the poisoned model with honest clients, `subtract-and-distil` asks no client. Unlike in the "
+            "other items, clients draw other batches when they are asked again.",
         ),
     )
 }

@@ -10,7 +10,8 @@ large; several small ones add up. For each signal z_t a cumulative sum
 grows where the named clients stand apart. The same sums of groups of the others set drift and threshold: the
 drift is above what groups have on average, the threshold above what any of their sums reached. The sum that
 crosses its threshold first gives the onset: the round where it left 0, or the crossing itself if that round
-alone is enough.
+alone is enough. Where small differences crossed it and a later round is enough alone, that round is the one
+by which it is certain: uneven data add up too.
 
 It is advice, never a decision. Who mimics honest updates has no visible onset. Who was quiet first and loud
 later has a visible one that is too late.
@@ -62,8 +63,9 @@ def onset(history: History, malicious: Collection[ClientId]) -> Onset:
     told = [found for found in (_crossing(signals.jumps(groups)), _crossing(levels)) if found is not None]
     if not told:
         return Onset(None, why="their updates do not visibly differ from those of the others")
-    begin, certain = min(told, key=lambda found: found[1])
-    return Onset(begin, certain)
+    begin, certain, _ = min(told, key=lambda found: found[1])
+    clear = [alone for *_, alone in told if alone is not None]
+    return Onset(begin, max(certain, min(clear, default=certain)))
 
 
 def _groups(history: History, named: frozenset[ClientId]) -> Groups | None:
@@ -82,8 +84,8 @@ def _groups(history: History, named: frozenset[ClientId]) -> Groups | None:
     return Groups({c: columns[c] for c in there}, {c: columns[c] for c in others}, member)
 
 
-def _crossing(z: Matrix64) -> tuple[int, int] | None:
-    """Where the sum of column 0 began and where it crossed its threshold, if it did."""
+def _crossing(z: Matrix64) -> tuple[int, int, int | None] | None:
+    """Where the sum of column 0 left 0, where it crossed its threshold, and the first round enough alone."""
     there = np.isfinite(z)
     count = np.maximum(there.sum(axis=0), 1)
     usual = np.where(there, z, 0.0).sum(axis=0)[1:] / count[1:]
@@ -96,7 +98,8 @@ def _crossing(z: Matrix64) -> tuple[int, int] | None:
     certain = begin = int(above[0])
     while begin > 0 and z[certain, 0] <= threshold and (sums[begin - 1, 0] > 0 or not there[begin, 0]):
         begin -= 1
-    return begin, certain
+    alone = np.flatnonzero(there[:, 0] & (z[:, 0] > threshold))
+    return begin, certain, int(alone[0]) if len(alone) else None
 
 
 def _sums(steps: Matrix64) -> Matrix64:
