@@ -83,8 +83,9 @@ def test_strategies_in_the_simulation_engine(strategy: str, engine: Deployment, 
     assert History.verify(tmp_path / "h") == []
     recovered, alone = load_file(tmp_path / "out/retrain/model.safetensors"), np.load(tmp_path / "alone.npz")
     assert set(recovered) == set(alone)
-    for name in recovered:
-        np.testing.assert_allclose(recovered[name], alone[name], atol=1e-5)
+    for name in recovered:  # Flower's FedAdam makes a fraction of a counter, which fedcrab keeps whole
+        counter = name == "steps"
+        np.testing.assert_allclose(recovered[name], alone[name], atol=0.5 if counter else 1e-5)
     poisoned = History.open(tmp_path / "h").final_model()
     assert np.abs(poisoned[: recovered["weight"].size] - recovered["weight"].ravel()).max() > 1e-3
 
