@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedcrab.audit.attribution import Attribution, attribute
 from fedcrab.audit.flat_model import FlatModel, Images, Labels
+from fedcrab.audit.timeline import lift
 from fedcrab.audit.trigger_inversion import Inversion
 from fedcrab.detect import Detection, Suspicion
 from fedcrab.history import History
@@ -17,6 +18,7 @@ from fedcrab.vectors import Matrix64
 SURE = 0.99  # the most that is claimed; docs/forensics.md has how often it was right
 CLEARLY = 2.0  # strength of the names that make a trigger of a mask which is no sure sign by itself
 DOUBTED = 0.95  # what is claimed then
+LIFT = 0.25  # of a certain trigger: a model that says its class anyway has a small mask without any trigger
 AGREE = 0.6  # strength that each half of what was brought must have alone, where all of it names somebody
 SHOWN = 160  # stamped examples: more of them change nothing
 RANKING = "Nobody stands out clearly: the scores are a ranking, not names."
@@ -33,10 +35,11 @@ def taught_trigger(
     plain = np.asarray(x)[_some(np.asarray(y) != trigger.label)]
     label = np.full(len(plain), trigger.label, np.int64)
     genuine = _genuine(x, y, label)
-    found = attribute(history, flat, trigger.stamp(plain), label, plain=plain, genuine=genuine)
+    stamped = trigger.stamp(plain)
+    found = attribute(history, flat, stamped, label, plain=plain, genuine=genuine)
     clearly = trigger.suspicious and found.cut.strength >= CLEARLY
     named = found.named if trigger.planted or clearly else ()
-    if trigger.certain:
+    if trigger.certain and lift(flat, history.final_model(), plain, stamped, trigger.label) >= LIFT:
         named = found.named_for_certain_trigger or named
     what = f"taught the trigger for class {trigger.label}"
     sure = trigger.confidence or DOUBTED

@@ -34,6 +34,7 @@ NEXT = 0.75  # of the second smallest mask: a planted one is smaller
 DOUBT = 0.65  # of the median mask: a smaller one is a trigger if some clients clearly taught it
 WORKS = 0.8  # of the examples that it must turn, to be one
 USUAL = NormalDist(log(0.75), 0.12)  # of log ratios of clean models; docs/forensics.md has the trainings
+ENOUGH = 6  # classes, below which the median of the other masks says less
 FEWEST_CLASSES = 3  # a mask is judged beside the median of the others
 SURE = 0.999  # the most that is claimed
 WANTED = 0.95  # of a batch that a mask must turn while it shrinks
@@ -84,8 +85,11 @@ class Inversion:
 
     @property
     def certain(self) -> bool:
-        """Whether it is a planted trigger beyond doubt: no clean model has had a mask nearly as small."""
-        return self.planted and self.ratio < CERTAIN
+        """Whether it is a planted trigger beyond doubt: no clean model has had a mask nearly as small.
+
+        Never with fewer than ENOUGH classes: there the median is of few masks.
+        """
+        return self.planted and self.ratio < CERTAIN and len(self.masks) >= ENOUGH
 
     @property
     def suspicious(self) -> bool:
@@ -296,7 +300,7 @@ def _check(x: Images, y: Labels, classes: int, steps: int, batch: int) -> None:
 
 def _notes(classes: int, success: NDArray[np.float64]) -> tuple[str, ...]:
     said = ["Only patches that work on examples of most classes are found; a trigger of another kind is not."]
-    if classes < 6:
+    if classes < ENOUGH:
         said.append(f"With {classes} classes the median of the others is of few masks: less sure.")
     if (lost := int((success < WORKS).sum())) > classes // 2:
         said.append(f"For {lost} of {classes} classes no patch was found at all: the model tells too little.")
