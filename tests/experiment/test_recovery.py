@@ -206,7 +206,7 @@ def test_questions_that_cannot_be_answered(kept: dict[type, History], setup: Set
         recover_command(kept[Selective].path, {"1"}, "fedrecover", tmp_path / "out", workers=0)
     bare = History.create(tmp_path / "bare", np.zeros(3, np.float32), initial_loss=1.0)
     bare.close()
-    with pytest.raises(ConfigError, match="carries no configuration"):
+    with pytest.raises(ConfigError, match="has no configuration of simulated clients"):
         recover_command(tmp_path / "bare", {"1"}, "retrain", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

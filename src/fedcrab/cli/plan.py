@@ -110,6 +110,7 @@ def _print_next_step(
         config = {"mode": "recover", "malicious": ids, "history": history.path.absolute()}
         config["recovered"] = Path("recovered").absolute()
         told = " ".join(f"{name}='{value}'" for name, value in config.items())
+        print_tables("In a Flower simulation, add the --federation-config of the training to this command.")
         print_next("flwr", "run", ".", "--run-config", told, "--stream")
     elif notes.startswith('{"nvflare":'):
         command = ("python", "-m", "fedcrab.nvflare", "TRAINING-JOB-FOLDER", "--history")

@@ -21,7 +21,7 @@ function flowerRecovery(plan) {
   if (!presetNow() && (plan.evidence !== "all" || plan.rule !== "prefix")) return el("p", { class: "note" }, "On Flower, a recovery takes a preset and β, but no other evidence or rule: choose a preset above.");
   return plan.malicious.some((id) => id.includes("'"))
     ? el("p", { class: "note" }, "A run configuration on the command line cannot contain the quotation mark in these ids: write it to a TOML file and name that file with flwr run --run-config.")
-    : command("The recovery, on the same Flower clients; run it in the folder of the app", flowerCommand(plan));
+    : command("The recovery, on the same Flower clients; run it in the folder of the app. In a simulation, add the --federation-config of the training: without it Flower starts two clients", flowerCommand(plan));
 }
 
 function flowerCommand(plan) {
