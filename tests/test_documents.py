@@ -235,6 +235,18 @@ def test_every_command_is_documented() -> None:
         assert command.epilog, f"{name} --help has no example"
 
 
+def test_the_table_of_scale_is_what_its_command_prints() -> None:
+    done = subprocess.run(
+        [sys.executable, "benchmarks/scale.py", "--table"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(done.stdout.splitlines()) > 20
+    assert done.stdout.strip() in (ROOT / "docs" / "scale.md").read_text()
+
+
 def test_the_figures_of_the_readme_are_those_of_the_documents() -> None:
     """Recovery by its defaults, and the simulator beside its peers."""
     told = (ROOT / "README.md").read_text()
