@@ -309,10 +309,11 @@ def test_a_shell_asks_the_program(place: Path) -> None:
     assert done.stdout.split() == ["1", "10"]
 
 
-def test_a_closed_pipe_ends_a_command_quietly(place: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["tables", "json"])
+def test_a_closed_pipe_ends_a_command_quietly(place: Path, more: tuple[str, ...]) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    command = [sys.executable, "-m", "fedcrab", "show", "h"]
+    command = [sys.executable, "-m", "fedcrab", "show", "h", *more]
     done = subprocess.run(command, cwd=place, stdout=theirs, stderr=subprocess.PIPE, timeout=600)
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, b"")

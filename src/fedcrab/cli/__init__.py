@@ -141,6 +141,10 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except SystemExit as end:  # what typer makes of a closed pipe that rich did not see
+        if isinstance(end.__context__, BrokenPipeError):
+            return 0
+        raise
     except OSError as error:
         return _fail(_refused_by_the_system(error), 2)
     except ImportError as error:
