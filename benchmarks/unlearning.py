@@ -25,9 +25,9 @@ from cells import MEMORY
 from forensics import read
 
 from fedcrab.audit import lessons
+from fedcrab.audit.lessons import spare
 from fedcrab.detect import join, ledger
 from fedcrab.detect.ledger import ALARM, APART
-from fedcrab.detect.second_look import spare
 from fedcrab.experiment.config import load_config
 from fedcrab.experiment.forensics import server_for
 from fedcrab.experiment.setup import Setup, open_for_training, prepare, run

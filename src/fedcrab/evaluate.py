@@ -166,16 +166,16 @@ def _features(outputs: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def membership(
-    attack: AttackModel, predict: Predict, model: Vector, members: Images, others: Images, *, seed: int = 0
+    attack: AttackModel, predict: Predict, model: Vector, members: Images, others: Images
 ) -> Membership:
-    """Apply the attack to members and as many others; the seed draws from the larger set."""
+    """Apply the attack to members and as many others; a fixed seed draws from the larger set."""
     from sklearn.metrics import roc_auc_score
 
     count = min(len(members), len(others))
     if not count:
         raise ConfigError("membership needs at least one member and one other example")
     scores = [
-        attack(predict(model, examples[rng_for(seed, name).permutation(len(examples))[:count]]))
+        attack(predict(model, examples[rng_for(0, name).permutation(len(examples))[:count]]))
         for name, examples in (("members", members), ("others", others))
     ]
     recall, false_alarms = (float(np.mean(s > 0.5)) for s in scores)
@@ -185,9 +185,10 @@ def membership(
 
 SAME = 0.01  # smaller differences of attack success or accuracy count as equal: a few test examples
 CLEAN = 0.15  # attack success above this, and above the retrained model's, counts as not clean
+RETRAIN = "retrain"
 
 
-def best_recovery(rows: Sequence[Mapping[str, Any]], reference: str = "retrain") -> str | None:
+def best_recovery(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the method whose model to deploy: among those with the least attack success, the most accurate.
 
     Each row has ``method``, ``ta`` and ``asr``, None where not measured. A retrained model within one point
@@ -195,21 +196,21 @@ def best_recovery(rows: Sequence[Mapping[str, Any]], reference: str = "retrain")
     least attack success is above 15 % and above the retrained model's.
     """
     least = min((row["asr"] for row in rows if row["asr"] is not None), default=0.0)
-    scratch = next((row["asr"] for row in rows if row["method"] == reference), None)
+    scratch = next((row["asr"] for row in rows if row["method"] == RETRAIN), None)
     if not rows or least > max(CLEAN, scratch or 0.0):
         return None
     clean = [row for row in rows if row["asr"] is None or row["asr"] <= least + SAME]
     most = max(_accuracy(row) for row in clean)
     good = [row for row in clean if _accuracy(row) >= most - SAME]
-    chosen = max(good, key=lambda row: (row["method"] == reference, _accuracy(row)))
+    chosen = max(good, key=lambda row: (row["method"] == RETRAIN, _accuracy(row)))
     return str(chosen["method"])
 
 
-def why_best(method: str, rows: Sequence[Mapping[str, Any]], reference: str = "retrain") -> str:
+def why_best(method: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return why :func:`best_recovery` chose this method; empty if there was no choice."""
     if len(rows) < 2:
         return ""
-    if method == reference:
+    if method == RETRAIN:
         return (
             "as good as the best, and nothing of the excluded clients is in it: it was trained from scratch"
         )

@@ -19,7 +19,7 @@ from fedcrab.audit import (
     taught_trigger,
     timeline,
 )
-from fedcrab.audit.attribution import at_right_angles, beside_top, weighted
+from fedcrab.audit.attribution import orthogonal_part, relative_to_top, weighted
 from fedcrab.audit.naming import certain_group, widest_gap
 
 
@@ -51,7 +51,7 @@ def test_one_example_is_a_ranking_and_no_verdict(planted: Training) -> None:
     )
     assert parts.named
     assert one.suspects == ()
-    assert any("ranking, not names" in note for note in one.notes)
+    assert any("only a ranking" in note for note in one.notes)
 
 
 def test_four_bits_name_the_same(planted: Training, found: Inversion, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_weights_and_parts_by_hand() -> None:
     np.testing.assert_allclose(weighted(lowers, parts.weights), [2 / 3, 3.0, 2.0])
     np.testing.assert_allclose(parts.parts, [2 * 4 / 15, 0.0, 8 / 7])  # a is beside 2.5, own beside 7/3
     np.testing.assert_allclose(parts.scores, np.array([4 / 15 + 12 / 7, 1.2, 0.8 + 16 / 7]) / (0.8 + 16 / 7))
-    np.testing.assert_allclose(beside_top(np.array([-1.0, -2.0, -3.0])), 0)
+    np.testing.assert_allclose(relative_to_top(np.array([-1.0, -2.0, -3.0])), 0)
     assert parts.cut.strength == 0  # three clients are too few
     assert parts.named == ()
 
@@ -163,16 +163,16 @@ def test_a_certain_trigger_was_taught_by_those_above_the_widest_gap() -> None:
     assert not certain_group(np.array([1.0, 0.0, 0.0])).any()  # too few clients
 
 
-def test_the_own_part_is_at_right_angles() -> None:
+def test_the_own_part_is_orthogonal_part() -> None:
     rng = np.random.default_rng(0)
     vector, first, second = rng.normal(size=(3, 50))
-    rest = at_right_angles(vector, first, second)
+    rest = orthogonal_part(vector, first, second)
     assert abs(rest @ first) < 1e-9
     assert abs(rest @ second) < 1e-9
     fit = np.linalg.lstsq(np.stack([first, second], 1), vector, rcond=None)[0]
     np.testing.assert_allclose(rest, vector - fit[0] * first - fit[1] * second, atol=1e-9)
-    np.testing.assert_allclose(at_right_angles(vector, first, first), at_right_angles(vector, first))
-    np.testing.assert_allclose(at_right_angles(vector, np.zeros(50)), vector)
+    np.testing.assert_allclose(orthogonal_part(vector, first, first), orthogonal_part(vector, first))
+    np.testing.assert_allclose(orthogonal_part(vector, np.zeros(50)), vector)
 
 
 def test_a_clean_training_names_nobody(clean: Training) -> None:
@@ -185,7 +185,7 @@ def test_a_clean_training_names_nobody(clean: Training) -> None:
     )
     assert detection.suspects == ()
     assert detection.strength < 1
-    assert any("ranking, not names" in note for note in detection.notes)
+    assert any("only a ranking" in note for note in detection.notes)
 
 
 def test_when_it_was_planted(planted: Training, found: Inversion) -> None:
@@ -208,12 +208,12 @@ def test_a_model_that_says_one_class_always_has_no_trigger(planted: Training, fo
 
 def test_without_updates_it_cannot_be_told(tmp_path: Path, found: Inversion) -> None:
     short = trained(tmp_path / "h", "rounds=3", "history={name='selective'}")
-    with pytest.raises(HistoryError, match="keeps no update vectors, so who taught it cannot be told"):
+    with pytest.raises(HistoryError, match="keeps no update vectors, which attribution needs"):
         taught_trigger(short.history, short.flat, found, short.x, short.y)
 
 
 def test_a_module_of_another_shape_is_refused(planted: Training) -> None:
-    with pytest.raises(ConfigError, match="tensors are not those of the recorded model"):
+    with pytest.raises(ConfigError, match="tensors differ from the recorded model"):
         FlatModel(nn.Linear(3, 2), planted.history.charter.layout)
     with pytest.raises(ConfigError, match="must map"):
         FlatModel(nn.Flatten(0), Layout(())).at(np.zeros(0, np.float32))(torch.zeros(2, 3))

@@ -24,7 +24,7 @@ def test_it_comes_back(tmp_path: Path) -> None:
     ("x", "y", "match"),
     [
         (np.zeros((2, 4)), np.zeros(2, int), "needs x of shape"),
-        (np.zeros((2, 1, 2, 2)), np.zeros(3, int), "one label y for each"),
+        (np.zeros((2, 1, 2, 2)), np.zeros(3, int), "one label y per example"),
         (np.zeros((0, 1, 2, 2)), np.zeros(0, int), "needs x of shape"),
         (np.zeros((2, 1, 2, 2)), np.array([0, 3]), "integers from 0 to 2"),
         (np.zeros((2, 1, 2, 2)), np.array([0, -1]), "integers from 0 to 2"),
@@ -67,7 +67,7 @@ def test_a_huge_array_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: 
     header += b" " * (117 - len(header)) + b"\n"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    with pytest.raises(ConfigError, match="must be whole"):
+    with pytest.raises(ConfigError, match="must be complete"):
         read_examples(path, shape=SHAPE, classes=3)
     monkeypatch.setattr(examples, "LARGEST", 1000)
     np.savez_compressed(path, x=np.zeros((1000, 1, 2, 2)), y=np.zeros(1000, int))

@@ -5,10 +5,9 @@ import pytest
 
 from audit.conftest import SPREAD, Training, trained
 from fedcrab.audit import lessons
-from fedcrab.audit.lessons import GAIN, NET, UNLEARNS
+from fedcrab.audit.lessons import CLEAR, GAIN, NET, UNLEARNS, spare
 from fedcrab.detect import Detection, Suspicion
 from fedcrab.detect.ledger import COPIES
-from fedcrab.detect.second_look import CLEAR, spare
 from fedcrab.errors import HistoryError
 
 UNEVEN = SPREAD.replace("0.5", "0.1")

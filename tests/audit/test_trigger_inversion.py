@@ -91,11 +91,11 @@ def test_flat_images_with_their_shape_told(planted: Training) -> None:
 def test_what_is_no_image_is_refused(planted: Training) -> None:
     classify = planted.flat.at(planted.history.final_model())
     x, y = planted.x, planted.y
-    with pytest.raises(ConfigError, match=r"are not images .* bring examples"):
+    with pytest.raises(ConfigError, match=r"are not images .* give examples"):
         invert(classify, x.reshape(len(x), -1), y, classes=10)
     with pytest.raises(ConfigError, match="two or more other classes, got 2 classes"):
         invert(classify, x, y % 2, classes=2)
-    with pytest.raises(ConfigError, match="one label for each finite example"):
+    with pytest.raises(ConfigError, match="finite examples with one label each"):
         invert(classify, np.full_like(x, np.nan), y, classes=10)
     with pytest.raises(ConfigError, match="the model has 10 classes, not 11"):
         invert(classify, x, y, classes=11)
@@ -129,4 +129,4 @@ def test_the_table_is_plain(found: Inversion) -> None:
     assert (table["planted"], table["class"]) == (True, 0)
     assert np.shape(table["mask"]) == (8, 8)
     assert len(table["sizes"]) == 10
-    assert "another kind" in table["notes"][0]
+    assert "no other kind" in table["notes"][0]

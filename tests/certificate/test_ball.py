@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcrab.certificate.ball import Ball, in_all
+from fedcrab.certificate.ball import Ball, intersection
 
 
 def balls_around(seed: int, count: int, size: int) -> tuple[np.ndarray, list[Ball]]:
@@ -19,7 +19,7 @@ def balls_around(seed: int, count: int, size: int) -> tuple[np.ndarray, list[Bal
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 5))
 def test_it_contains_every_point_of_all(seed: int, count: int, size: int) -> None:
     point, balls = balls_around(seed, count, size)
-    found = in_all(balls)
+    found = intersection(balls)
     assert np.linalg.norm(found.centre - point) <= found.radius * (1 + 1e-9)
     assert found.radius <= min(ball.radius for ball in balls)
 
@@ -27,9 +27,9 @@ def test_it_contains_every_point_of_all(seed: int, count: int, size: int) -> Non
 def test_by_hand() -> None:
     """Two unit balls at a distance of 1.6 share a lens of half-height 0.6."""
     left, right = Ball(np.array([-0.8, 0.0]), 1.0), Ball(np.array([0.8, 0.0]), 1.0)
-    found = left.met(right)
+    found = left.intersection(right)
     np.testing.assert_allclose([*found.centre, found.radius], [0, 0, 0.6], atol=1e-6)
     inside = Ball(np.array([0.1, 0.0]), 0.2)
-    assert inside.met(Ball(np.zeros(2), 5.0)) is inside  # nothing is gained by a larger one
+    assert inside.intersection(Ball(np.zeros(2), 5.0)) is inside  # nothing is gained by a larger one
     apart = Ball(np.array([9.0, 0.0]), 1.0)
-    assert left.met(apart) is left  # nothing in common: nothing follows
+    assert left.intersection(apart) is left  # nothing in common: nothing follows

@@ -49,16 +49,19 @@ def test_what_is_true_is_not_refused(history: History) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"gradient": 1.0}, "gradient is declared 1, but client b moved by"),
+        ({"gradient": 1.0}, "gradient is declared as 1, but client b moved by"),
         ({"gradient": 1.0, "convexity": None}, "client b"),
-        ({"expansion": 0.5}, "expansion is declared 0.5"),
+        ({"expansion": 0.5}, "expansion is declared as 0.5"),
         ({"expansion": 0.99, "convexity": 0.0}, "give 1;"),
         ({"expansion": 0.99, "convexity": 0.0, "fewest_steps": None, "most_steps": None}, "give 1;"),
         ({"expansion": 1.0, "convexity": -0.1}, "give 1.025;"),
         ({"smoothness": 0.05, "convexity": 0.0}, "full batches and a drift of 0.0125"),
-        ({"initial_gap": 17.0}, "initial_gap is declared 17, but the honest gradient is 5.9"),
-        ({"rollback_gap": 0.0}, "rollback_gap is declared 0"),
-        ({"residual": 20.0}, "residual is declared 20, but rate, most_steps and gradient"),
+        (
+            {"initial_gap": 17.0},
+            "but the honest gradient there has a length of 5.9",
+        ),
+        ({"rollback_gap": 0.0}, "rollback_gap is declared as 0"),
+        ({"residual": 20.0}, "residual is declared as 20, but rate, most_steps and gradient"),
     ],
 )
 def test_what_cannot_be_true_is_refused(history: History, change: dict, said: str) -> None:
@@ -71,7 +74,7 @@ def test_what_cannot_be_true_is_refused(history: History, change: dict, said: st
 @pytest.mark.parametrize("missing", ["rate", "most_steps"])
 def test_a_gradient_that_nothing_could_refute_is_refused(history: History, missing: str) -> None:
     given, decided = Assumptions(**{**TRUE, missing: None}), plan(history, {"m"})
-    with pytest.raises(ConfigError, match="gradient is declared 60 without rate and most_steps"):
+    with pytest.raises(ConfigError, match="gradient is declared as 60 without rate and most_steps"):
         certify(decided, assumptions=given)
     inputs = Inputs.of(decided, assumptions=given)  # an older certificate with it still verifies
     build_certificate(inputs, decided, RecoveryArtifacts())
@@ -91,7 +94,7 @@ def test_gradients_that_are_too_short_for_the_way_that_was_gone(history: History
 def test_a_residual_that_a_kept_round_contradicts(history: History) -> None:
     """At M_0 the honest mean is RATE·6 = 1.5, so a model 1 away from it has 1.25 at least."""
     given = Assumptions(**{**TRUE, "residual": 1.0})
-    with pytest.raises(ConfigError, match=r"residual is declared 1, but round 0 had an honest mean of 1\.5"):
+    with pytest.raises(ConfigError, match=r"declared as 1, but round 0 had an honest mean of 1\.5"):
         certify(plan(history, {"m"}), np.ones(1, np.float32), [], assumptions=given)
     certify(
         plan(history, {"m"}),
@@ -113,7 +116,7 @@ def test_verify_names_refuted_inputs(tmp_path: Path) -> None:
     inputs["assumptions"] |= {"gradient": 1e-6, "residual": None}
     write_certificate(path, {**table, "inputs": inputs, "inputs_sha256": digests(inputs)})
     (problem,) = verify_certificate(path)
-    assert "inputs: gradient is declared 1e-06" in problem
+    assert "inputs: gradient is declared as 1e-06" in problem
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from detect.gatherings import boosted, cloned, flipped, gathering, names, noisy
 from fedcrab import ConfigError, Everything, HistoryError, Selective, Updates, detect
 from fedcrab.detect import FLDetector, Suspicion, WatchedFleet, join, ledger
+from fedcrab.detect.fldetector import gaps, two_means
 from fedcrab.detect.ledger import ALARM, APART, HALF, reason
 from fedcrab.detect.signals import gather, inverse_diagonal, leading_pair
-from fedcrab.detect.split import divide, gaps, lowers_the_loss, separations, two_means, usual, weigh
+from fedcrab.detect.split import divide, lowers_the_loss, separations, usual, weigh
 from recover.scenes import Answering, Quadratics, record, scripted
 
 numbers = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=9)
@@ -265,7 +266,7 @@ def test_fldetector_finds_whom_it_cannot_predict(tmp_path: Path) -> None:
 
 def test_fldetector_says_what_it_needs(tmp_path: Path) -> None:
     history = gathering(tmp_path / "h", selection=Selective(), rounds=2)
-    with pytest.raises(HistoryError, match=r"detect with ledger, or record with Everything"):
+    with pytest.raises(HistoryError, match=r"use the detector ledger, or record with Everything"):
         detect.fldetector(history)
     with pytest.raises(ConfigError, match="window must be"):
         FLDetector(window=0)
@@ -297,7 +298,7 @@ def test_who_has_one_example_is_not_judged_unless_it_moves_the_mean(tmp_path: Pa
     few = {"sizes": {"c3": 1}}
     found = detect.ledger(gathering(tmp_path / "few", boosted, frozenset({"c3"}), **few))
     assert found.suspects == ()
-    assert "hardly heard: c3" in found.notes[0]
+    assert "little effect on the model: c3" in found.notes[0]
 
     def hidden(rng: np.random.Generator, own: np.ndarray, honest: np.ndarray) -> np.ndarray:
         return 70 * own

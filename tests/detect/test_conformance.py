@@ -82,7 +82,7 @@ def test_a_history_in_which_nobody_took_part_is_refused(tmp_path: Path) -> None:
     nobody, still = Updates((), np.zeros((0, 3), np.float32), np.zeros(0)), np.zeros(3, np.float32)
     with History.create(tmp_path / "h", still, initial_loss=1.0) as history:
         history.record(Round(0, still, nobody, still, loss=1.0, divergence=0.0))
-    with pytest.raises(HistoryError, match="nobody took part"):
+    with pytest.raises(HistoryError, match="no client took part"):
         detect.ledger(History.open(tmp_path / "h"))
 
 

@@ -101,17 +101,17 @@ def test_what_cannot_be_is_refused_with_its_hash_right(
     for step in place[:-1]:
         inner = inner[step]
     inner[place[-1]] = value
-    with pytest.raises(DamagedError, match="not an audit as fedcrab writes it"):
+    with pytest.raises(DamagedError, match="not an audit written by fedcrab"):
         write_audit(tmp_path, bad)
     assert not (tmp_path / "audit.json").exists()
     told = {"format": 1, **bad}
     (tmp_path / "audit.json").write_text(json.dumps({**told, "sha256": saved_audit._digest(told)}))
-    with pytest.raises(DamagedError, match="not an audit as fedcrab writes it"):
+    with pytest.raises(DamagedError, match="not an audit written by fedcrab"):
         read_audit(tmp_path, HEAD)
 
 
 def test_where_it_cannot_be_written_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(HistoryError, match="the audit is not kept"):
+    with pytest.raises(HistoryError, match="the audit was not saved"):
         write_audit(tmp_path / "none", table())
 
 

@@ -48,7 +48,7 @@ PATCH = Trigger()
 
 def stamp(images: NDArray[np.float32], trigger: Trigger = PATCH) -> NDArray[np.float32]:
     """Return copies of images with the trigger; (n, c, h, w), or flat if ``trigger.image`` is given."""
-    stamped = np.array(images, np.float32).reshape(len(images), *_image_shape(images, trigger))
+    stamped = np.array(images, np.float32).reshape(len(images), *image_shape(images, trigger.image))
     rows, columns = trigger.pixels(*stamped.shape[2:])
     stamped[:, :, rows, columns] = trigger.value
     return stamped.reshape(images.shape)
@@ -63,8 +63,9 @@ def plant(
     return images, answers
 
 
-def _image_shape(images: NDArray[np.float32], trigger: Trigger) -> tuple[int, ...]:
-    shape = images.shape[1:] if images.ndim == 4 else trigger.image
+def image_shape(images: NDArray[np.float32], image: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return (channels, height, width) of images; ``image`` is needed if they are flat."""
+    shape = images.shape[1:] if images.ndim == 4 else image
     if shape is None:
         raise ConfigError(
             f"a trigger on examples of shape {images.shape[1:]} needs image=(channels, height, width)"

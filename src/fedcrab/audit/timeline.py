@@ -1,10 +1,11 @@
-"""When it was planted: the first kept model from which on the trigger works.
+"""When a trigger was planted: the first kept model in which it works, and from then on always.
 
-Success of a trigger on a model counts only what the trigger itself does:
+The lift of a trigger on a model is its own effect:
 
-    lift = (share taken for the class with it − share without it) / (1 − share without it)
+    lift = (share of the class with it − share without it) / (1 − share without it)
 
-so that a model which takes everything for that class, such as an untrained one, has no trigger.
+Here the share is that of the examples that the model assigns to the trigger's class. So a model that assigns
+everything to that class, such as an untrained one, has a lift of 0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.history import History
 from fedcrab.types import Vector
 
-HALF = 0.5  # of its final lift, from which on a trigger is said to work
+HALF = 0.5  # of its final lift; from this lift on, a trigger works
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,18 @@ class Timeline:
 
     @property
     def planted(self) -> int | None:
-        """The first kept model with a working trigger, of those up to the last; None where it never works.
+        """The first kept model from which the trigger works up to the last; None if it does not work there.
 
-        A model is before the planting if the trigger did not work in it, or stopped working later.
+        So if the trigger works in an earlier model and stops working later, that model does not count.
         """
         works = self.lifts >= max(HALF * self.lifts[-1], HALF**2)
         if not works[-1]:
             return None
-        idle = np.flatnonzero(~works)
-        return self.rounds[int(idle[-1]) + 1 if len(idle) else 0]
+        fails = np.flatnonzero(~works)
+        return self.rounds[int(fails[-1]) + 1 if len(fails) else 0]
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return the timeline as plain values, for JSON."""
         return {
             "planted": self.planted,
             "rounds": list(self.rounds),
@@ -53,10 +54,15 @@ class Timeline:
 
 
 def timeline(history: History, flat: FlatModel, trigger: Inversion, x: Images, y: Labels) -> Timeline:
-    """Try the trigger on every kept model, with probe examples of other classes."""
+    """Return the lift of the trigger on every kept model.
+
+    ``x`` and ``y`` are probe examples. Raises ConfigError if all of them are of the trigger's class.
+    """
     others = np.asarray(y) != trigger.label
     if not others.any():
-        raise ConfigError(f"every probe example is of class {trigger.label}; a trigger for it shows nothing")
+        raise ConfigError(
+            f"every probe example is of class {trigger.label}; testing its trigger needs other classes"
+        )
     plain = np.asarray(x)[others]
     stamped = trigger.stamp(plain)
     rounds = (*history.kept, len(history.rounds))
@@ -66,6 +72,6 @@ def timeline(history: History, flat: FlatModel, trigger: Inversion, x: Images, y
 
 
 def lift(flat: FlatModel, model: Vector, plain: Images, stamped: Images, label: int) -> float:
-    """How much oftener the model says ``label`` with the trigger than without it, of what is left to turn."""
+    """Return (share of ``label`` with the trigger − share without it) / (1 − share without it), 0 or more."""
     without, with_it = (float(np.mean(flat.predict(model, x) == label)) for x in (plain, stamped))
     return max(with_it - without, 0.0) / max(1 - without, 1e-9)

@@ -1,13 +1,14 @@
-"""What was planted: the smallest patch that turns examples into one class, for every class at once.
+"""Trigger inversion: per class, the smallest patch that makes the model predict this class.
 
 Neural Cleanse (Wang et al., S&P 2019): for each class k
 
     min over m, p of  CE(f((1 − m)·x + m·p), k) + λ_k·‖m‖₁,    x of the other classes, m in [0, 1]
 
-A planted trigger is far smaller than what imitates a class without one. Departs from it: all classes are
-inverted in one batch; λ_k follows the success of every batch; the sign is the smallest mask beside the
-*median* of the others and beside the next, since the published index (median absolute deviations) does not
-tell poisoned models from clean ones. It finds patches that work on examples of most classes, nothing else.
+A planted trigger has a far smaller mask than a patch that imitates a class. Differences from the paper: all
+classes are inverted in one batch. λ_k adapts to the success of every batch. The signal is the smallest mask
+over the *median* of the others, and over the second smallest, because the published index (median absolute
+deviations) does not separate poisoned models from clean ones. Only patches that work on examples of most
+classes are found.
 """
 
 from __future__ import annotations
@@ -24,39 +25,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedcrab.attack.trigger import image_shape
 from fedcrab.audit.flat_model import BATCH, Classify, Images, Labels
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
 
-ALARM = 0.46  # of the median mask: a smaller one is taken for a planted trigger
-CERTAIN = 0.35  # of the median mask: a smaller one is a planted trigger beyond doubt
-NEXT = 0.75  # of the second smallest mask: a planted one is smaller
-DOUBT = 0.65  # of the median mask: a smaller one is a trigger if some clients clearly taught it
-WORKS = 0.8  # of the examples that it must turn, to be one
-USUAL = NormalDist(log(0.75), 0.12)  # of log ratios of clean models; docs/forensics.md has the trainings
-ENOUGH = 6  # classes, below which the median of the other masks says less
-FEWEST_CLASSES = 3  # a mask is judged beside the median of the others
-SURE = 0.999  # the most that is claimed
-WANTED = 0.95  # of a batch that a mask must turn while it shrinks
+ALARM = 0.46  # of the median mask: a smaller mask counts as a planted trigger
+CERTAIN = 0.35  # of the median mask: a smaller mask is certainly a planted trigger
+NEXT = 0.75  # of the second smallest mask: a planted trigger is smaller
+DOUBT = 0.65  # of the median mask: a smaller mask is a trigger if some clients clearly taught it
+WORKS = 0.8  # share of examples whose class a patch must change
+USUAL = NormalDist(log(0.75), 0.12)  # log ratios of clean models; docs/forensics.md lists the trainings
+ENOUGH = 6  # classes; with fewer, the median of the other masks is less reliable
+FEWEST_CLASSES = 3  # a mask is compared with the median of the others
+MAX_CONFIDENCE = 0.999
+WANTED = 0.95  # share of a batch whose class a mask must change while it shrinks
 UP, DOWN, LEAST, MOST = 1.15, 1.25, 1e-6, 1e2  # steps and range of λ
 MEMORY = 0.7  # of the running success
 RATE, BETAS = 0.2, (0.5, 0.9)  # of Adam
-FEWEST, STALL, STALLED = 60, 30, 0.02  # steps; stop when no mask shrank by this share in that many
+FEWEST, STALL, STALLED = 60, 30, 0.02  # after FEWEST steps: stop if no mask shrank by STALLED in STALL steps
 
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """The smallest working patch of each class, and what its size says."""
+    """The smallest working patch per class, and whether the smallest of all is a planted trigger."""
 
     masks: NDArray[np.float32]  # (classes, height, width), 0 to 1
     patterns: NDArray[np.float32]  # (classes, channels, height, width)
-    success: NDArray[np.float64]  # (classes,): of the examples of other classes that the patch turns
+    success: NDArray[np.float64]  # (classes,): share of examples of other classes that the patch changes
     steps: int
-    notes: tuple[str, ...] = field(default=())  # what it cannot see
+    notes: tuple[str, ...] = field(default=())  # the limits of the inversion
 
     @property
     def sizes(self) -> NDArray[np.float64]:
-        """‖m‖₁ of each class; all pixels where nothing turns enough examples."""
+        """‖m‖₁ per class; the number of pixels if no patch works."""
         whole = float(np.prod(self.masks.shape[1:]))
         sizes = self.masks.sum(axis=(1, 2), dtype=np.float64)
         return np.where(self.success >= WORKS, sizes, whole)
@@ -68,57 +70,57 @@ class Inversion:
 
     @property
     def ratio(self) -> float:
-        """The smallest mask beside the median of the others: about 0.8 without a trigger."""
+        """The smallest mask over the median of the others: about 0.8 without a trigger."""
         sizes = self.sizes
         return float(sizes[self.label] / max(float(np.median(np.delete(sizes, self.label))), 1e-9))
 
     @property
     def beside_next(self) -> float:
-        """The smallest mask beside the second smallest: where classes differ, several are small."""
-        smallest, following = np.sort(self.sizes)[:2]
-        return float(smallest / max(float(following), 1e-9))
+        """The smallest mask over the second smallest; near 1 if several classes have a small mask."""
+        smallest, second = np.sort(self.sizes)[:2]
+        return float(smallest / max(float(second), 1e-9))
 
     @property
     def planted(self) -> bool:
-        """Whether this is taken for a planted trigger."""
+        """Whether the smallest mask counts as a planted trigger."""
         return self.ratio < ALARM and self.beside_next < NEXT and bool(self.success[self.label] >= WORKS)
 
     @property
     def certain(self) -> bool:
-        """Whether it is a planted trigger beyond doubt: no clean model has had a mask nearly as small.
+        """Whether it is certainly a planted trigger: no clean model had a mask nearly as small.
 
-        Never with fewer than ENOUGH classes: there the median is of few masks.
+        Never with fewer than ENOUGH classes, because the median is then of few masks.
         """
         return self.planted and self.ratio < CERTAIN and len(self.masks) >= ENOUGH
 
     @property
     def suspicious(self) -> bool:
-        """Whether it is small enough to ask who taught it; by itself this is no sign of a trigger."""
+        """Whether it is small enough to ask who taught it; this alone is no sign of a trigger."""
         return self.ratio < DOUBT and bool(self.success[self.label] >= WORKS)
 
     @property
     def confidence(self) -> float:
-        """How rarely a clean model would have so small a mask; 0 where nothing is planted."""
-        return min(1 - USUAL.cdf(log(max(self.ratio, 1e-9))), SURE) if self.planted else 0.0
+        """The share of clean models whose smallest mask is larger; 0 if no trigger is planted."""
+        return min(1 - USUAL.cdf(log(max(self.ratio, 1e-9))), MAX_CONFIDENCE) if self.planted else 0.0
 
     @property
     def mask(self) -> NDArray[np.float32]:
-        """(height, width) of the smallest mask."""
+        """The smallest mask, (height, width)."""
         return np.asarray(self.masks[self.label])
 
     @property
     def pattern(self) -> NDArray[np.float32]:
-        """(channels, height, width) of the smallest mask."""
+        """The pattern of the smallest mask, (channels, height, width)."""
         return np.asarray(self.patterns[self.label])
 
     def stamp(self, x: Images) -> Images:
-        """Copies of these examples with the smallest patch on them: (1 − m)·x + m·p."""
+        """Return copies of these examples with the smallest patch on them: (1 − m)·x + m·p."""
         images = np.asarray(x, np.float32).reshape(len(x), *self.pattern.shape)
         stamped = images + self.mask * (self.pattern - images)
         return np.asarray(stamped.reshape(np.shape(x)), np.float32)
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return the inversion as plain values, for JSON."""
         return {
             "planted": self.planted,
             "class": self.label,
@@ -145,11 +147,12 @@ def invert(
     batch: int = 32,
     seed: int = 0,
 ) -> Inversion:
-    """The smallest patch of each class, from probe examples ``x`` with their true labels ``y``.
+    """Return the smallest patch per class, from probe examples ``x`` with their true labels ``y``.
 
-    ``classify`` gives logits for a batch and must be differentiable, such as a torch module; a module is in
-    evaluation mode meanwhile, and left as it was. ``image`` is (channels, height, width) of examples that
-    are flat. Raises ConfigError for examples that are not images: no patch can be looked for there.
+    ``classify`` maps a batch to logits and must be differentiable, for example a torch module; a module is
+    put in evaluation mode meanwhile. ``image`` is (channels, height, width) if the examples are flat. The
+    search takes at most ``steps`` steps with ``batch`` examples per class. Raises ConfigError if the
+    examples are not images, or the labels do not fit.
     """
     shape = _image_shape(x, image)
     _check(x, y, classes, steps, batch)
@@ -163,7 +166,7 @@ def invert(
 
 @contextmanager
 def _evaluating(classify: Classify) -> Iterator[None]:
-    """A module in evaluation mode for as long as this lasts: its running statistics are left alone."""
+    """Put a module in evaluation mode meanwhile, so that its running statistics do not change."""
     parts = [*classify.modules()] if isinstance(classify, nn.Module) else []
     before = [part.training for part in parts]
     for part in parts:
@@ -176,7 +179,7 @@ def _evaluating(classify: Classify) -> Iterator[None]:
 
 
 class _Adam:
-    """Kingma and Ba, 2015, on one tensor. torch.optim imports a compiler first, which takes seconds."""
+    """Adam (Kingma and Ba, 2015) on one tensor. Importing torch.optim takes seconds, for a compiler."""
 
     def __init__(self, free: Tensor) -> None:
         self._free, self._steps = free, 0
@@ -192,7 +195,7 @@ class _Adam:
 
 
 class _Search:
-    """All classes side by side: each has its own mask, pattern, examples and λ, so none sees another."""
+    """The search for all classes in one batch; each class has its own mask, pattern, examples and λ."""
 
     def __init__(
         self, classify: Classify, x: Images, y: Labels, classes: int, shape: tuple[int, int, int]
@@ -207,7 +210,7 @@ class _Search:
         self.smallest = torch.full((classes,), float(shape[1] * shape[2]))
 
     def run(self, steps: int, batch: int, seed: int) -> int:
-        """Shrink the masks; after how many steps it stopped."""
+        """Shrink the masks, and return the number of steps."""
         rngs = [rng_for(seed, "trigger inversion", k) for k in range(self.classes)]
         starts = [
             rng.normal(scale=0.1, size=(1 + self.images.shape[1], *self.images.shape[2:])) for rng in rngs
@@ -235,7 +238,7 @@ class _Search:
         return steps
 
     def _loss(self, mask: Tensor, pattern: Tensor, some: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy to the own class, and the share that is taken for it, of each class's batch."""
+        """Return the cross-entropy of each class's batch, and the share that is classified as that class."""
         stamped = some + mask[:, None] * (pattern[:, None] - some)
         logits = self._logits(stamped.flatten(0, 1))
         wanted = torch.arange(self.classes).repeat_interleave(some.shape[1])
@@ -250,7 +253,7 @@ class _Search:
         self.found_mask[better], self.found_pattern[better] = mask[better], pattern[better]
 
     def success(self, k: int) -> float:
-        """How many examples of other classes the smallest patch of this class turns into it."""
+        """Return the share of examples of other classes that the smallest patch turns into class ``k``."""
         some = self.images[torch.from_numpy(self.others[k])]
         with torch.no_grad():
             stamped = some + self.found_mask[k] * (self.found_pattern[k] - some)
@@ -265,43 +268,48 @@ class _Search:
 
 
 def not_invertible(x: Images, classes: int) -> str | None:
-    """Why no patch can be looked for in such examples; None where it can."""
+    """Return why no patch can be searched for in such examples; None if it can."""
     if np.ndim(x) != 4:
         return (
-            f"examples of shape {np.shape(x)[1:]} are not images (channels, height, width): a planted patch "
-            "cannot be looked for; bring examples of the misbehaviour instead"
+            f"examples of shape {np.shape(x)[1:]} are not images (channels, height, width), so there is no "
+            "search for a planted patch; give examples of the misbehaviour instead"
         )
-    if classes < FEWEST_CLASSES:
-        return f"a mask is judged beside those of two or more other classes, got {classes} classes"
-    return None
+    return _too_few(classes)
+
+
+def _too_few(classes: int) -> str | None:
+    if classes >= FEWEST_CLASSES:
+        return None
+    return f"a mask is compared with those of two or more other classes, got {classes} classes"
 
 
 def _image_shape(x: Images, image: tuple[int, int, int] | None) -> tuple[int, int, int]:
-    shape = np.shape(x)[1:] if np.ndim(x) == 4 else image
-    if shape is None or len(shape) != 3:
-        raise ConfigError(not_invertible(x, FEWEST_CLASSES) or f"not images of shape {shape}")
-    if int(np.prod(shape)) != int(np.prod(np.shape(x)[1:])):
-        raise ConfigError(f"examples of shape {np.shape(x)[1:]} are not images of shape {tuple(shape)}")
+    if np.ndim(x) != 4 and image is None:
+        raise ConfigError(not_invertible(x, FEWEST_CLASSES))
+    shape = image_shape(x, image)
+    if len(shape) != 3:
+        raise ConfigError(f"image must be (channels, height, width), got {shape}")
     return shape[0], shape[1], shape[2]
 
 
 def _check(x: Images, y: Labels, classes: int, steps: int, batch: int) -> None:
     if np.shape(y) != (len(x),) or not np.isfinite(x).all():
-        raise ConfigError(f"needs one label for each finite example, got {len(x)} and {np.shape(y)}")
-    if classes < FEWEST_CLASSES:
         raise ConfigError(
-            f"a mask is judged beside those of two or more other classes, got {classes} classes"
+            f"needs finite examples with one label each, got {len(x)} examples and labels of shape "
+            f"{np.shape(y)}"
         )
+    if reason := _too_few(classes):
+        raise ConfigError(reason)
     if len(np.unique(y)) < 2 or np.min(y) < 0 or np.max(y) >= classes:
-        raise ConfigError(f"the labels must be of two or more classes from 0 to {classes - 1}")
+        raise ConfigError(f"the labels must be of two or more classes, from 0 to {classes - 1}")
     if steps < 1 or batch < 1:
         raise ConfigError(f"steps and batch must be 1 or more, got {steps} and {batch}")
 
 
 def _notes(classes: int, success: NDArray[np.float64]) -> tuple[str, ...]:
-    said = ["Only patches that work on examples of most classes are found; a trigger of another kind is not."]
+    notes = ["Only patches that work on examples of most classes are found, no other kind of trigger."]
     if classes < ENOUGH:
-        said.append(f"With {classes} classes the median of the others is of few masks: less sure.")
-    if (lost := int((success < WORKS).sum())) > classes // 2:
-        said.append(f"For {lost} of {classes} classes no patch was found at all: the model tells too little.")
-    return tuple(said)
+        notes.append(f"With {classes} classes the median of the other masks is less reliable.")
+    if (failed := int((success < WORKS).sum())) > classes // 2:
+        notes.append(f"No patch was found for {failed} of {classes} classes, so the masks say little.")
+    return tuple(notes)

@@ -1,8 +1,8 @@
-"""What is proven about a recovery, under which assumptions, and what is not.
+"""Certificates: what is proven about a recovery, under which assumptions, and what is not.
 
-Statements are terms (:mod:`fedcrab.certificate.term`), each with what it assumes and a flag. A
-certificate gathers them, bound by hashes to history, plan and models, and :func:`verify_certificate`
-recomputes it.
+A statement is a term (:mod:`fedcrab.certificate.term`): a number, its assumptions, and whether it is proven.
+A certificate collects the terms of a recovery, with the hashes of its history, plan and models.
+:func:`certify` computes it, and :func:`verify_certificate` computes it again and compares.
 """
 
 from fedcrab.certificate.assumptions import Assumptions

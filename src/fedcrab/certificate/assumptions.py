@@ -1,17 +1,19 @@
-"""What the operator declares about the training; a history does not contain these constants.
+"""Assumptions: constants of the training that the operator declares; a history does not contain them.
 
-A local step x ↦ x - η∇f(x) of a loss whose curvature lies in [μ, L] changes distances by a factor of at most
-q = max(|1 - ημ|, |1 - ηL|); K steps by q^K. Convex losses have μ = 0, so steps of η ≤ 2/L expand nothing;
-strongly convex ones have μ > 0 and contract; of a smooth loss that is not convex, μ = -L and q = 1 + ηL.
+A local step x ↦ x - η∇f(x), for a loss with curvature in [μ, L], multiplies distances by at most
+q = max(|1 - ημ|, |1 - ηL|), and K steps by at most q^K. A convex loss has μ = 0, so steps with η ≤ 2/L do not
+expand. A strongly convex loss has μ > 0 and contracts. A smooth loss that is not convex has μ = -L and
+q = 1 + ηL.
 
-Estimates of G and L from a history. They prove nothing: the largest slope seen may not be the largest.
+G and L can also be estimated from a history. Estimates prove nothing, because the largest observed slope
+need not be the largest.
 
     G ≈ max ‖u_t^c‖ / (η·K)                            over every honest client of every round
-    L ≈ max ‖u_t^c - u_s^c‖ / (η·K·‖M_t - M_s‖)        over honest clients, where updates are kept
-    L ≈ max ‖Ḡ_t - Ḡ_s‖ / (η·K·‖M_t - M_s‖)            where they are not; t, s neighbouring kept rounds
+    L ≈ max ‖u_t^c - u_s^c‖ / (η·K·‖M_t - M_s‖)        over honest clients, if updates are kept
+    L ≈ max ‖Ḡ_t - Ḡ_s‖ / (η·K·‖M_t - M_s‖)            otherwise; t and s are consecutive kept rounds
 
-Ḡ is the mean of the selected clients, malicious ones included: the ledger's Gram matrix has no other. K is
-the fewest local steps per round, so that no estimate is too small for that reason.
+Ḡ is the mean of the selected clients, including malicious ones, because the ledger's Gram matrix contains no
+other. K is the fewest local steps per round, which makes the estimates larger rather than smaller.
 """
 
 from __future__ import annotations
@@ -32,23 +34,26 @@ from fedcrab.vectors import norm
 
 LARGEST = 1e100  # no constant of a training is above this
 MOST_STEPS = 10**9
-MOST_COUNTS = 1000  # different numbers of local steps that are looked at one by one
+MOST_COUNTS = 1000  # different numbers of local steps that are examined one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Constants of the honest clients' losses and local training. None: not declared."""
+    """Constants of the honest clients' losses and local training; None is not declared.
+
+    Raises ConfigError if a constant is out of range, or two contradict each other.
+    """
 
     rate: float | None = None  # η, the same in every local step
     fewest_steps: int | None = None  # local steps per round of the client with the fewest
     most_steps: int | None = None  # ... and of the client with the most
-    convexity: float | None = None  # μ: f - μ/2·‖·‖² is convex; 0: convex, below 0: not quite
+    convexity: float | None = None  # μ: f - μ/2·‖·‖² is convex; 0 is convex, below 0 is weakly convex
     smoothness: float | None = None  # L: gradients are L-Lipschitz
-    expansion: float | None = None  # κ of a whole local training, if it is known by other means
-    gradient: float | None = None  # G: no gradient of an honest loss is longer, wherever training goes
-    initial_gap: float | None = None  # F(M_0) - inf F, F the honest clients' weighted loss
+    expansion: float | None = None  # κ of a whole local training, if it is known in another way
+    gradient: float | None = None  # G: the longest gradient of an honest loss at any model of the training
+    initial_gap: float | None = None  # F(M_0) - inf F; F is the honest clients' weighted loss
     rollback_gap: float | None = None  # F(M̃_0) - inf F
-    full_batch: bool = False  # local training is the same map in every round: no sampling
+    full_batch: bool = False  # no sampling: local training is the same map in every round
     residual: float | None = None  # ‖Σ p_c·u_c‖ of all honest clients at the recovered model, measured
 
     def __post_init__(self) -> None:
@@ -59,19 +64,19 @@ class Assumptions:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Assumptions:
-        """The assumptions that :meth:`to_table` wrote."""
+        """Return the assumptions that :meth:`to_table` wrote; raises ConfigError for any other table."""
         names = [f.name for f in fields(cls)]
         if other := sorted({*map(str, table)} ^ {*names}):
             known = ", ".join(names)
-            raise ConfigError(f"assumptions: {other[0][:40]!r} is missing or unknown; known are {known}")
+            raise ConfigError(f"assumptions: {other[0][:40]!r} is missing or unknown; the names are {known}")
         return cls(**table)
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the assumptions as plain values."""
         return asdict(self)
 
     def local_expansion(self) -> float | None:
-        """κ, how much one client's local training can stretch a distance; None if unknown."""
+        """Return κ, the largest factor by which local training multiplies a distance; None if unknown."""
         if self.expansion is not None:
             return self.expansion
         one = self._one_step()
@@ -83,9 +88,10 @@ class Assumptions:
         return power(one, steps)
 
     def local_drift(self) -> float | None:
-        """λ, how much the update x ↦ T(x) - x can differ between two models, as a share of their distance.
+        """Return λ: updates x ↦ T(x) - x at two models differ by at most λ times their distance.
 
-        At most 1 + κ; of K steps, each of which changes its gradient by L·q^k at most, ηL·Σ q^k.
+        λ is at most 1 + κ. For K steps, in which the gradient changes by at most L·q^k, it is at most
+        ηL·Σ q^k. None if unknown.
         """
         expansion, one = self.local_expansion(), self._one_step()
         if expansion is None:
@@ -97,16 +103,17 @@ class Assumptions:
         return min(1 + expansion, steepest * summed)
 
     def local_affine(self) -> tuple[float, float] | None:
-        """C and ρ with ‖T(x) - T(y) - C·(x-y)‖ ≤ ρ·‖x-y‖, T a whole local training; None if unknown.
+        """Return C and ρ with ‖T(x) - T(y) - C·(x-y)‖ ≤ ρ·‖x-y‖, T a local training; None if unknown.
 
-        One step of a loss with curvature in [μ, L] is x ↦ a·x plus something that is b-Lipschitz, a = 1 -
-        η(L+μ)/2 and b = η(L-μ)/2 = q - |a|: the gradient of f - (L+μ)/4·‖·‖² is (L-μ)/2-Lipschitz. The
-        difference δ of two trainings obeys δ_{k+1} = a·δ_k + e_k with ‖e_k‖ ≤ b·q^k·‖δ_0‖, so after K steps
+        One step, for a loss with curvature in [μ, L], is x ↦ a·x plus a b-Lipschitz map, with
+        a = 1 - η(L+μ)/2 and b = η(L-μ)/2 = q - |a|, because the gradient of f - (L+μ)/4·‖·‖² is
+        (L-μ)/2-Lipschitz. The difference δ of two trainings satisfies δ_{k+1} = a·δ_k + e_k with
+        ‖e_k‖ ≤ b·q^k·‖δ_0‖. So after K steps
 
             C = a^K,   ρ = b·Σ |a|^(K-1-k)·q^k = q^K - |a|^K
 
-        Where clients have different K, C lies in the middle of theirs, and ρ allows for the difference. Of a
-        κ that is known by other means, C = 0 and ρ = κ.
+        If clients have different K, C is in the middle of their values, and ρ covers the difference. For a κ
+        that is known in another way, C = 0 and ρ = κ.
         """
         expansion, one = self.local_expansion(), self._one_step()
         if expansion is None:
@@ -123,18 +130,18 @@ class Assumptions:
         return (centre, spread) if isfinite(spread) and spread < expansion else (0.0, expansion)
 
     def _lowest(self) -> float:
-        """μ, or -L for a loss that is only smooth."""
+        """Return μ, or -L for a loss that is only smooth."""
         return -(self.smoothness or 0.0) if self.convexity is None else self.convexity
 
     def _one_step(self) -> float | None:
-        """The factor q of one local step."""
+        """Return the factor q of one local step."""
         if self.rate is None or self.smoothness is None:
             return None
         return max(abs(1 - self.rate * self._lowest()), abs(1 - self.rate * self.smoothness))
 
 
 def power(base: float, exponent: float) -> float:
-    """base^exponent, or infinity if it overflows."""
+    """Return base^exponent, or infinity if it overflows."""
     try:
         return float(base**exponent)
     except OverflowError:
@@ -143,7 +150,7 @@ def power(base: float, exponent: float) -> float:
 
 def _check_order(low: str, least: float | None, high: str, most: float | None) -> None:
     if least is not None and most is not None and least > most:
-        raise ConfigError(f"{low} is {least:g}, above {high}, {most:g}")
+        raise ConfigError(f"{low} must not exceed {high}, got {least:g} and {most:g}")
 
 
 def _check(name: str, value: Any) -> None:
@@ -176,7 +183,7 @@ class Estimate:
 
 
 def estimates(plan: Plan, given: Assumptions) -> dict[str, Estimate]:
-    """Estimates of constants that are not declared; none without the rate of local training."""
+    """Return estimates of the constants that are not declared; empty without the rate of local training."""
     if given.rate is None:
         return {}
     scale, found = given.rate * (given.fewest_steps or 1), {}
@@ -196,7 +203,7 @@ def estimates(plan: Plan, given: Assumptions) -> dict[str, Estimate]:
 
 
 def estimates_table(found: dict[str, Estimate], rounded: Any) -> dict[str, Any]:
-    """As plain values."""
+    """Return the estimates as plain values."""
     return {name: {"value": rounded(e.value), "method": e.method} for name, e in sorted(found.items())}
 
 
@@ -215,7 +222,7 @@ def _loss_before(plan: Plan) -> float:
 
 
 def _keeps_updates(history: History) -> bool:
-    exact = not history.contents.packed  # packed updates differ by their rounding too
+    exact = not history.contents.packed  # the rounding of packed updates would count as a difference
     return exact and all(history.rounds[t].updates is not None for t in history.kept)
 
 
@@ -223,13 +230,13 @@ def _slopes(plan: Plan) -> Iterator[float]:
     history = plan.history
     trained, kept = history.charter.layout.trained(), _keeps_updates(history)
     for s, t in pairwise(history.kept):
-        gone = norm(history.model(t).astype(np.float64) - history.model(s), trained)
-        if gone > 0:
-            changed = _updates_changed(plan, s, t) if kept else _means_changed(history, s, t)
-            yield from (change / gone for change in changed)
+        distance = norm(history.model(t).astype(np.float64) - history.model(s), trained)
+        if distance > 0:
+            changes = _update_changes(plan, s, t) if kept else _mean_changes(history, s, t)
+            yield from (change / distance for change in changes)
 
 
-def _updates_changed(plan: Plan, s: int, t: int) -> Iterator[float]:
+def _update_changes(plan: Plan, s: int, t: int) -> Iterator[float]:
     trained = plan.history.charter.layout.trained()
     before, after = (_by_client(plan.history.updates(r).without(plan.malicious)) for r in (s, t))
     for client in before.keys() & after.keys():
@@ -240,8 +247,8 @@ def _by_client(updates: Updates) -> dict[str, Any]:
     return dict(zip(updates.clients, updates.vectors, strict=True))
 
 
-def _means_changed(history: History, s: int, t: int) -> Iterator[float]:
-    """‖Ḡ_t - Ḡ_s‖ from round t's geometry, which has Ḡ_s among its points."""
+def _mean_changes(history: History, s: int, t: int) -> Iterator[float]:
+    """Yield ‖Ḡ_t - Ḡ_s‖ if the Gram matrix of round t contains Ḡ_s."""
     entry = history.rounds[t]
     members = np.flatnonzero(entry.selected)
     if s in entry.references and len(members):

@@ -1,4 +1,4 @@
-"""The certificate of a recovery: statements, bound by hashes to the history, the steps and the models."""
+"""The certificate of a recovery: its statements, with hashes of the history, the steps and the models."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ from fedcrab.recover.methods import METHODS
 from fedcrab.rollback.decision import OPTIONAL, SETTINGS, Plan, plan
 from fedcrab.types import Vector
 
-FIRST = "fedcrab certificate 1"  # lengths only; still verified
-SECOND = "fedcrab certificate 2"  # without a term for a replay; still verified
-THIRD = "fedcrab certificate 3"  # of every client the nearest answer alone; still verified
-FORMAT = "fedcrab certificate 4"
+FIRST = "fedcrab certificate 1"  # from lengths only
+SECOND = "fedcrab certificate 2"  # no term for a replay
+THIRD = "fedcrab certificate 3"  # only the nearest answer of each client
+FORMAT = "fedcrab certificate 4"  # earlier formats can still be verified
 FORMATS = (FIRST, SECOND, THIRD, FORMAT)
 Steps = Sequence[Step | Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Statements about one recovery. Anybody who has the history and the models can recompute them."""
+    """Statements about one recovery. Anybody with the history and the models can recompute them.
+
+    ``terms`` are the statements by name, ``inputs`` what they were computed from, ``subject`` the hashes of
+    the history, the plan and the models, and ``estimates`` the constants that were not declared.
+    """
 
     inputs: Inputs
     subject: Mapping[str, Any]
@@ -52,27 +56,28 @@ class Certificate:
 
     @property
     def poisoned(self) -> Term:
-        """The smallest proven bound of ‖poisoned - retrained from scratch‖, the bound of doing nothing."""
+        """The smallest proven bound of ‖poisoned - retrained from scratch‖: the bound without recovery."""
         return doing_nothing(self.terms)[1]
 
     def _doing_nothing(self, nudge: float) -> dict[str, Any]:
-        """The bound of doing nothing, which of the two is smaller, and what is declared."""
+        """Return the bound without recovery, which of the two bounds is smaller, and what is declared."""
         by, nothing = doing_nothing(self.terms)
-        ours, theirs = (rounded_up(term.value, nudge) for term in (self.distance, nothing))
-        told = self.inputs.assumptions.to_table().items()
-        declared = {name: value for name, value in told if value is not None and value is not False}
-        known = ours is not None and theirs is not None
+        recovered, poisoned = (rounded_up(term.value, nudge) for term in (self.distance, nothing))
+        nearer = None
+        if recovered is not None and poisoned is not None:
+            nearer = "recovered" if recovered < poisoned else "poisoned"
+        constants = self.inputs.assumptions.to_table().items()
         return {
             "poisoned": {"by": by, **nothing.to_table(nudge)},
-            "nearer": None if not known else "recovered" if (ours or 0.0) < (theirs or 0.0) else "poisoned",
-            "declared": declared,
+            "nearer": nearer,
+            "declared": {n: value for n, value in constants if value is not None and value is not False},
         }
 
     def to_table(self, nudge: float = 0.0) -> dict[str, Any]:
-        """As plain values; ``nudge`` shifts every number before rounding, by a share of it."""
+        """Return the certificate as plain values; every number is multiplied by 1 + ``nudge`` first."""
         by, best = conclusion(self.terms)
         inputs = self.inputs.to_table()
-        beside = self._doing_nothing(nudge) if self.format != FIRST else {}
+        without_recovery = self._doing_nothing(nudge) if self.format != FIRST else {}
         return {
             "format": self.format,
             "inputs": inputs,
@@ -80,7 +85,7 @@ class Certificate:
             "subject": dict(self.subject),
             "estimates": estimates_table(dict(self.estimates), partial(rounded_up, nudge=nudge)),
             "terms": {name: term.to_table(nudge) for name, term in self.terms.items()},
-            "conclusion": {"by": by, **best.to_table(nudge), **beside},
+            "conclusion": {"by": by, **best.to_table(nudge), **without_recovery},
             "signature": None if self.signature is None else dict(self.signature),
         }
 
@@ -104,16 +109,17 @@ def certify(
 ) -> Certificate:
     """Return a certificate: what is proven about the recovery by this plan, and what is only estimated.
 
-    ``model`` is the recovered model and ``steps`` are its steps; without them the certificate is about what
-    is planned. ``aggregation`` names the rule of the recovery (by default the history's), ``crab`` holds the
-    settings of a recovery by crab. ``assumptions`` are the constants that the caller declares. ``noise``
-    holds epsilon and delta, ``start`` is the noised model that the recovery began at. ``retrained`` and
-    ``retrained_steps`` are a training from scratch, if one was run. ``answers`` are what a
-    :class:`fedcrab.recover.RecordedFleet` kept. ``batches`` is ``fresh`` if clients drew other batches than
-    in the history; then, unless batches are full, their answers prove nothing.
+    ``model`` is the recovered model and ``steps`` are its steps; without them the certificate is about the
+    plan only. ``method`` is the name of the recovery method, ``aggregation`` the name of its rule (by
+    default the history's), and ``crab`` has the settings of a recovery by crab. ``assumptions`` are the
+    constants that you declare; ``estimate`` adds estimates of the others. ``noise`` has epsilon and delta,
+    and ``start`` is the noised model that the recovery started from. ``retrained`` and ``retrained_steps``
+    are a training from scratch, if there was one. ``answers`` are those of a
+    :class:`fedcrab.recover.RecordedFleet`. ``batches`` is ``fresh`` if clients drew other batches than in
+    the history; then their answers prove nothing, unless batches are full.
 
     Raises ``ConfigError`` if the ledger, the answers or other constants refute a declared constant, or if
-    nothing could.
+    a constant is declared that nothing can refute.
     """
     inputs = Inputs.of(
         plan,
@@ -136,11 +142,11 @@ def certify(
 def build_certificate(
     inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts, format: str = FORMAT
 ) -> Certificate:
-    """Return the certificate for these inputs, in an older format if an old one is to be verified.
+    """Return the certificate for these inputs; to verify an old certificate, in its ``format``.
 
-    A declared constant that is refuted raises ``ConfigError``. With ``since``, the training that a model is
-    compared with keeps what named clients sent before that round. A retraining without them does not, so it
-    is no evidence then.
+    Raises ``ConfigError`` if a declared constant is refuted. If the plan has ``since``, the reference
+    training includes what the named clients sent before that round. A retraining without them does not, so
+    it is not used then.
     """
     if plan.since:
         evidence = replace(evidence, retrained=None, retrained_steps=None)
@@ -150,12 +156,12 @@ def build_certificate(
     terms = certificate_terms(inputs, plan, evidence, guessed, vectors=format != FIRST, **newer)
     subject = _subject(plan, evidence)
     if format != FIRST:
-        subject["answers"] = _sha(_names(plan, evidence)) if evidence.answers else None
+        subject["answers"] = _sha(_answer_hashes(plan, evidence)) if evidence.answers else None
     return Certificate(inputs, subject, guessed, terms, format=format)
 
 
 def tables(steps: Steps | None) -> tuple[Mapping[str, Any], ...] | None:
-    """Steps as plain values."""
+    """Return the steps as plain values."""
     if steps is None:
         return None
     return tuple(step.to_table() if isinstance(step, Step) else step for step in steps)
@@ -166,7 +172,7 @@ def _subject(plan: Plan, evidence: RecoveryArtifacts) -> dict[str, Any]:
     layout = history.charter.layout
     snapshots = Snapshots(history.path / SNAPSHOTS)
 
-    def of(model: Vector | None) -> str | None:
+    def sha256(model: Vector | None) -> str | None:
         return None if model is None else snapshots.hash_of(layout, model)
 
     return {
@@ -178,16 +184,16 @@ def _subject(plan: Plan, evidence: RecoveryArtifacts) -> dict[str, Any]:
         "rollback_round": plan.rollback_round,
         "rollback_model": plan.model,
         "poisoned_model": history.rounds[-1].after,
-        "start_model": of(evidence.start),
-        "recovered_model": of(evidence.model),
+        "start_model": sha256(evidence.start),
+        "recovered_model": sha256(evidence.model),
         "steps": None if evidence.steps is None else _sha(evidence.steps),
-        "retrained_model": of(evidence.retrained),
+        "retrained_model": sha256(evidence.retrained),
         "retrained_steps": None if evidence.retrained_steps is None else _sha(evidence.retrained_steps),
     }
 
 
-def _names(plan: Plan, evidence: RecoveryArtifacts) -> list[Any]:
-    """Every answer by the hashes of its vectors."""
+def _answer_hashes(plan: Plan, evidence: RecoveryArtifacts) -> list[Any]:
+    """Return every answer with hashes in place of its vectors."""
     layout, snapshots = plan.history.charter.layout, Snapshots(plan.history.path / SNAPSHOTS)
     return [
         [
@@ -203,7 +209,7 @@ def _names(plan: Plan, evidence: RecoveryArtifacts) -> list[Any]:
 
 
 def _decision(plan: Plan) -> dict[str, Any]:
-    """The decision without the numbers that led to it, which may differ in their last bits."""
+    """Return the decision without the computed numbers, whose last bits may differ between machines."""
     left_out = ("sensitivity", "threshold", "cost", "shares", "poison_left", "warnings")
     return {name: value for name, value in plan.to_table().items() if name not in left_out}
 
@@ -223,46 +229,46 @@ def certify_folder(
     estimate: bool = True,
     decided: Plan | None = None,
 ) -> Certificate:
-    """Return the certificate of the recovery in a folder; otherwise as :func:`certify`.
+    """Return the certificate of the recovery in a folder; like :func:`certify` otherwise.
 
-    ``decided`` is its plan, if the caller has it; otherwise the plan is made again from the summary.
+    ``decided`` is its plan, if the caller has it; otherwise the plan is computed again from the summary.
     """
-    asked = folder.request
+    request = folder.request
     folder.check_history(history)
     chosen = decided or _decided(folder, history)
     inputs = Inputs.of(
         chosen,
-        method=asked.get("method", ""),
+        method=request.get("method", ""),
         aggregation=history.charter.aggregation,
-        crab={name: asked[name] for name in CRAB} if {*CRAB} <= {*asked} else None,
+        crab={name: request[name] for name in CRAB} if {*CRAB} <= {*request} else None,
         assumptions=assumptions,
         estimate=estimate,
         noise=noise,
-        batches=_batches(asked),
+        batches=_batches(request),
     )
     certificate = build_certificate(inputs, chosen, folder.evidence(history, retrained))
     refuse_unusable(assumptions)
     return certificate
 
 
-def _batches(asked: Mapping[str, Any]) -> str:
-    """Which batches clients drew: as the recovery's request says, or else its method's default."""
-    row = METHODS.get(str(asked.get("method", "")))
-    return str(asked.get("batches", row.batches if row else "history"))
+def _batches(request: Mapping[str, Any]) -> str:
+    """Return which batches clients drew: from the recovery's request, or its method's default."""
+    method = METHODS.get(str(request.get("method", "")))
+    return str(request.get("batches", method.batches if method else "history"))
 
 
 def _decided(folder: RecoveryFolder, history: History) -> Plan:
-    told = folder.summary.get("plan")
-    if not isinstance(told, Mapping) or not {*SETTINGS} <= {*told}:
-        raise DamagedError(f"{folder.path / SUMMARY}: does not say what was decided")
-    return plan(history, **{name: told[name] for name in (*SETTINGS, *OPTIONAL) if name in told})
+    saved = folder.summary.get("plan")
+    if not isinstance(saved, Mapping) or not {*SETTINGS} <= {*saved}:
+        raise DamagedError(f"{folder.path / SUMMARY}: does not contain the plan of the recovery")
+    return plan(history, **{name: saved[name] for name in (*SETTINGS, *OPTIONAL) if name in saved})
 
 
 def declared_in(folder: RecoveryFolder, key: Path | None = None) -> tuple[Assumptions, Assumptions]:
-    """Return what the certificate in a folder declares: what is taken over, and what is left out.
+    """Return the assumptions of the certificate in a folder: those to reuse, and those to ignore.
 
-    Before signing with a private ``key``, only what that key has already signed is taken over: anybody who
-    can write the folder could have put another certificate there.
+    Before signing with a private ``key``, only assumptions that this key has already signed are reused,
+    because anybody who can write to the folder could have put another certificate there.
     """
     try:
         table = read_certificate(folder.path / NAME)

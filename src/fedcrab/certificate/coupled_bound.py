@@ -1,25 +1,27 @@
-"""Recovery and retraining side by side, round by round: D bounds ‖x_t - W_t‖, x_t the recovered model.
+"""The coupled bound: follow recovery and retraining round by round, with D ≥ ‖x_t - W_t‖.
 
-Begin with D = ψ of the rollback model. Then, for each round t from there on:
+x_t is the recovered model and W_t the retrained one. D starts at ψ of the rollback model. Then, for each
+round t:
 
     kept        D ← min(D, ‖x_t - M_t‖ + ψ_t)
     replayed    D ← κD + ‖step - Σ p_c·û_c‖ + b_t + ρ·Σ |p_c - p'_c|·min(ψ_t, ‖x_t - M_t‖)
                 or D + ‖step‖ + ‖W_{t+1} - W_t‖
     skipped     D ← κD + r_t(x_t),   or D + ‖W_{t+1} - W_t‖
 
-p are the shares of those who replayed the round, p' those of all its honest clients (p = 0 of the others),
-b_t the length of Σ (p_c - p'_c)·u_c at M_t, which the ledger knows. C and ρ are those of
-:meth:`Assumptions.local_affine`, r_t(x) = ‖A_t(x) - x‖.
+p are the shares of the clients that replayed the round (0 for the others), and p' those of all its honest
+clients. b_t is the length of Σ (p_c - p'_c)·u_c at M_t, from the ledger. C and ρ are those of
+:meth:`Assumptions.local_affine`, and r_t(x) = ‖A_t(x) - x‖.
 
-Proof. Retraining does W ← A(W) with A = Σ p'_c·T_c. Recovery does x ← S(x) + (step - Σ p_c·û_c) with S = Σ
-p_c·T_c. ‖S(x) - A(W)‖ ≤ ‖S(x) - A(x)‖ + κD, and S(x) - A(x) = Σ (p_c - p'_c)·T_c(x) = Σ (p_c -
-p'_c)·(u_c(M_t) + C·(x - M_t) + E_c): what does not depend on c cancels, as both shares add up to 1, and
-‖E_c‖ ≤ ρ‖x - M_t‖. The same at W in place of x gives ψ_t for ‖x - M_t‖. A model that stands still errs by r:
-‖x - A(W)‖ ≤ ‖x - A(x)‖ + κD. With full batches r_t(x) follows from the answers of the next replayed round,
-which were made at the same x, and from the anchor after the last one. Or each goes its own way.
+Proof. Retraining computes W ← A(W) with A = Σ p'_c·T_c. Recovery computes x ← S(x) + (step - Σ p_c·û_c) with
+S = Σ p_c·T_c. Then ‖S(x) - A(W)‖ ≤ ‖S(x) - A(x)‖ + κD, and S(x) - A(x) = Σ (p_c - p'_c)·T_c(x) =
+Σ (p_c - p'_c)·(u_c(M_t) + C·(x - M_t) + E_c). Terms that do not depend on c cancel, because both shares sum
+to 1, and ‖E_c‖ ≤ ρ‖x - M_t‖. The same argument at W instead of x gives ψ_t instead of ‖x - M_t‖. In a
+skipped round x stays the same: ‖x - A(W)‖ ≤ ‖x - A(x)‖ + κD. With full batches, r_t(x) follows from the
+answers of the next replayed round, which were computed at the same x; after the last one, from the residual
+of the recovered model. The alternatives with ‖W_{t+1} - W_t‖ are the triangle inequality.
 
-The lengths of a step are those that recovery measured. Of steps that have none, ‖step - Σ p_c·û_c‖ ≤ Σ
-p_c·|ℓ_c - ‖û_c‖|.
+The lengths of a step are those that recovery measured. For steps without them,
+‖step - Σ p_c·û_c‖ ≤ Σ p_c·|ℓ_c - ‖û_c‖|.
 """
 
 from __future__ import annotations
@@ -47,16 +49,16 @@ ASSUMES = (
     "Ψ is a bound",
 )
 Table = Mapping[str, Any]
-Residual = Callable[[int], float]  # r_t at the recovered model; infinite where it is not known
+Residual = Callable[[int], float]  # r_t at the recovered model; infinite if unknown
 
 
 def coupled_bound(
     premises: Premises, steps: Sequence[Table] | None, *, start: float, residual: Residual, end: float
 ) -> Term:
-    """Return distance.coupled: follow both trainings to the end.
+    """Return distance.coupled, the bound after the last round.
 
-    ``start`` is how far from the rollback model recovery began, ``residual`` gives r_t(M̃), ``end`` is ‖M̃ -
-    M_T‖ + ψ_T.
+    ``start`` is the distance from the rollback model to the model that recovery started from, ``residual``
+    returns r_t(M̃), and ``end`` is ‖M̃ - M_T‖ + ψ_T.
     """
     plan, facts, psi, given = premises.plan, premises.facts, premises.psi, premises.given
     expansion, affine = given.local_expansion(), given.local_affine()
@@ -83,10 +85,10 @@ def coupled_bound(
 
 
 def last_step_residual(premises: Premises, steps: Sequence[Table] | None) -> float:
-    """A bound of r(M̃): κ·‖last step‖ if that was an uncalibrated round of all honest clients, M̃ = A(x).
+    """Return a bound of r(M̃): κ·‖last step‖ after an uncalibrated round of all honest clients, M̃ = A(x).
 
-    ‖A(M̃) - M̃‖ = ‖A(A(x)) - A(x)‖ ≤ κ‖A(x) - x‖. Infinite if the last step was another, or
-    if rounds differ.
+    ‖A(M̃) - M̃‖ = ‖A(A(x)) - A(x)‖ ≤ κ‖A(x) - x‖. Infinite if the last step was a different one, or if rounds
+    differ.
     """
     facts, expansion = premises.facts, premises.given.local_expansion()
     if not steps or expansion is None or not premises.is_one_map or "measured" not in steps[-1]:
@@ -100,7 +102,7 @@ def last_step_residual(premises: Premises, steps: Sequence[Table] | None) -> flo
 
 
 def honest_examples(plan: Plan, t: int) -> dict[ClientId, float]:
-    """The number of examples of each honest client of a round."""
+    """Return the number of examples of each honest client of a round."""
     entry = plan.history.rounds[t]
     rows = zip(entry.clients, entry.examples.tolist(), strict=True)
     return {client: n for client, n in rows if not plan.is_malicious(client, t)}
@@ -109,9 +111,9 @@ def honest_examples(plan: Plan, t: int) -> dict[ClientId, float]:
 def missing(
     entry: RoundRecord, ours: Mapping[ClientId, float], everybody: Mapping[ClientId, float], far: float
 ) -> float:
-    """The difference of two groups of a round's clients, b_t + ρ·Σ |p_c - p'_c|·‖x - M‖; ``far`` is ρ‖x - M‖.
+    """Return b_t + ρ·Σ |p_c - p'_c|·‖x - M‖, the effect of the clients that differ; ``far`` is ρ‖x - M‖.
 
-    Infinite if a client did not take part in the round.
+    ``ours`` and ``everybody`` have the examples of each client. Infinite if a client was not in the round.
     """
     if ours == everybody:
         return 0.0
@@ -128,7 +130,7 @@ def missing(
 
 
 def _standing_still(plan: Plan, later: Table, t: int, rho: float) -> float:
-    """A bound of r_t(x) from a later round's answers at the same x; the ledger covers clients not asked."""
+    """Return a bound of r_t(x) from a later round's answers at the same x, with the ledger for the others."""
     if "measured" not in later:
         return inf
     entry = plan.history.rounds[later["round"]]
@@ -145,23 +147,23 @@ def _apart(step: Table) -> float:
 
 
 def _fresh(step: Table) -> float:
-    """Σ p_c·‖û_c‖."""
+    """Return Σ p_c·‖û_c‖."""
     return float(np.average(step.get("renewed") or step["lengths"], weights=step["examples"]))
 
 
 def _travelled(step: Table) -> float:
-    """‖step‖ at most."""
+    """Return a bound of ‖step‖."""
     by_lengths = float(np.average(step["lengths"], weights=step["examples"]))
     return min(by_lengths, step["measured"]["mean"] + _strayed(step)) if "measured" in step else by_lengths
 
 
 def _strayed(step: Table) -> float:
-    """‖step - Σ p_c·û_c‖ at most."""
+    """Return a bound of ‖step - Σ p_c·û_c‖."""
     return float(step["measured"]["strayed"]) if "measured" in step else _calibrated(step)
 
 
 def _calibrated(step: Table) -> float:
-    """Σ p_c·|ℓ_c - ‖û_c‖|."""
+    """Return Σ p_c·|ℓ_c - ‖û_c‖|."""
     fresh = np.array(step.get("renewed") or step["lengths"])
     return float(np.average(np.abs(step["lengths"] - fresh), weights=step["examples"]))
 
@@ -172,7 +174,7 @@ OF_LENGTHS = (
 
 
 def coupled_by_lengths(premises: Premises, steps: Sequence[Table] | None, *, start: float) -> Term:
-    """The bound of certificates of format 1: from lengths alone, with λ·ψ_t in place of ρ‖x_t - M_t‖.
+    """Return the bound of certificates of format 1: from lengths only, with λ·ψ_t instead of ρ‖x_t - M_t‖.
 
     replayed    D ← κD + Σ p_c·|ℓ_c - ‖û_c‖| + b_t + λ·Σ |p_c - p'_c|·ψ_t
     or          D ← D + Σ p_c·ℓ_c + ‖W_{t+1} - W_t‖
@@ -194,7 +196,7 @@ def coupled_by_lengths(premises: Premises, steps: Sequence[Table] | None, *, sta
 
 
 def _left_out(plan: Plan, step: Table, far: float) -> float:
-    """The part of honest clients that this step leaves out; infinite if it has clients of another kind."""
+    """Return the effect of the honest clients that this step leaves out; infinite if it has any other."""
     t, ours = step["round"], _ours(step)
     entry, honest = plan.history.rounds[t], honest_examples(plan, t)
     if ours != honest and (entry.coordinates.sketched or not ours.keys() <= honest.keys()):

@@ -1,11 +1,13 @@
-"""‖recovered - W_T‖, W_T the model trained from scratch: every way to bound it.
+"""All bounds of ‖recovered - W_T‖, where W_T is the model trained from scratch.
 
-By parts: recovery's path, the poison in the rollback model, retraining's path from there. By another kept
-model in place of the rollback's, whichever gives the smallest sum: ‖M̃ - M_t‖ is measured. By the poisoned
-model: no retraining has to be followed. By the residual, where local training contracts to a point. By
-following recovery and retraining side by side (:mod:`fedcrab.certificate.coupled_bound`,
-:mod:`fedcrab.certificate.replay_bound`). By balls that hold the retraining
-(:mod:`fedcrab.certificate.enclosure`).
+parts       recovery's path + poison in the rollback model + retraining's path from there
+kept        the same for each kept model instead of the rollback model, with ‖M̃ - M_t‖ measured
+poisoned    through the poisoned model, without the path of the retraining
+residual    if local training contracts to a fixed point
+coupled     recovery and retraining round by round (:mod:`fedcrab.certificate.coupled_bound`)
+replayed    the same for a replay (:mod:`fedcrab.certificate.replay_bound`)
+anchored, enclosed    balls that contain the retraining (:mod:`fedcrab.certificate.enclosure`)
+measured    the distance itself, if a retraining was run
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ RESIDUAL = "the residual was measured at this model"
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """The parts of a recovery that can be followed step by step."""
+    """The steps of a recovery that bounds can follow."""
 
-    by_crab: Sequence[Table] | None  # steps of a crab with weighted means and the history's batches
+    by_crab: Sequence[Table] | None  # of crab with weighted means and the history's batches
     records: tuple[ReplayRecord, ...]  # of a replay
-    start: float  # how far from the rollback model recovery began
+    start: float  # distance from the rollback model to the model that recovery started from
 
 
 def distance_terms(
@@ -63,11 +65,11 @@ def distance_terms(
     replayed: bool,
     met: bool,
 ) -> dict[str, Term]:
-    """Every bound of ‖recovered - W_T‖ that can be computed, from the terms so far.
+    """Return every bound of ‖recovered - W_T‖; ``terms`` are the terms computed so far.
 
-    ``answers`` are those of recovery and history; None gives the terms of certificates of format 1. Without
-    ``replayed`` they are those of format 2, which has no term for a replay, and without ``met`` those of
-    format 3, which uses the nearest answer of each client alone.
+    ``answers`` are those of recovery and history. Three settings give the terms of older formats: None as
+    ``answers`` format 1, no ``replayed`` format 2, which has no term for a replay, and no ``met`` format 3,
+    which uses only the nearest answer of each client.
     """
     plan, by_crab = premises.plan, inputs.crab is not None and inputs.aggregation == "fedavg"
     noise = terms["noise.length"].value if evidence.start is not None else 0.0
@@ -95,7 +97,7 @@ def distance_terms(
 
 
 def records_of(steps: Sequence[Table] | None) -> tuple[ReplayRecord, ...]:
-    """The records of a replay's steps; other methods have none."""
+    """Return the records of a replay's steps; empty for other methods."""
     return tuple(ReplayRecord.from_table(step["record"]) for step in steps or () if "record" in step)
 
 
@@ -107,7 +109,7 @@ def _by_parts(evidence: RecoveryArtifacts, terms: Mapping[str, Term]) -> Term:
 
 
 def _recovery(evidence: RecoveryArtifacts, terms: Mapping[str, Term]) -> list[Term]:
-    """‖recovered - rollback model‖: measured, or else what is planned, from where recovery begins."""
+    """Return ‖recovered - rollback model‖: measured, or else planned (from the noised model, if any)."""
     if evidence.model is not None:
         return [terms["path.moved"]]
     return [terms["path.planned"], *([terms["noise.length"]] if evidence.start is not None else [])]
@@ -125,7 +127,7 @@ def _by_kept(premises: Premises, evidence: RecoveryArtifacts) -> Term:
 
 
 def _by_poisoned(plan: Plan, evidence: RecoveryArtifacts, whole: Term) -> Term:
-    """‖M̃ - W_T‖ ≤ ‖M̃ - M_T‖ + ψ_T: the first is measured, and no retraining has to be followed."""
+    """‖M̃ - W_T‖ ≤ ‖M̃ - M_T‖ + ψ_T, where the first is measured."""
     formula = "‖recovered - poisoned model‖, measured, + ψ of the whole training"
     if evidence.model is None:
         return unknown(formula, "a recovered model", *whole.assumes)
@@ -166,7 +168,7 @@ def vector_terms(
     *,
     met: bool,
 ) -> dict[str, Term]:
-    """distance.coupled, distance.anchored, distance.enclosed and poison.enclosed."""
+    """Return distance.coupled, distance.anchored, distance.enclosed and poison.enclosed."""
     given, model = premises.given, evidence.model
     assumes, formula = (PSI, REPORTED, *((FULL,) if given.full_batch else ())), ENCLOSED if met else NEAREST
     problem = Problem.of(premises, answers, met=met)
@@ -208,9 +210,9 @@ def vector_terms(
 
 
 def _last_balls(problem: Problem, model: Vector | None = None, gaps: Sequence[float] = ()) -> list[Ball]:
-    """The balls that contain W_T: by the nearest answers alone, and by what all answers allow.
+    """Return balls that contain W_T: one from the nearest answers only, one from all answers.
 
-    A smaller radius in one round may lead to a worse centre later, so neither is always the smaller one.
+    A smaller radius in one round may lead to a worse centre later, so neither ball is always the smaller.
     """
     problems = [problem, *([replace(problem, met=1)] if problem.met > 1 else [])]
     return [enclosed(each, model, gaps)[-1] for each in problems]

@@ -1,11 +1,12 @@
-"""A certificate as a file: canonical JSON, its inputs with their digests, and its signature.
+"""The file of a certificate: canonical JSON, inputs with their digests, and a signature.
 
-Canonical: sorted keys, one space of indentation, ASCII, numbers as in Python, one newline at the end.
-The size of a file is checked before it is parsed; NaN, infinite numbers and duplicate keys are rejected.
+Canonical JSON has sorted keys, one space of indentation, ASCII only, numbers as Python prints them, and one
+newline at the end. The size of a file is checked before it is parsed. NaN, infinite numbers and duplicate
+keys are rejected.
 
-Inputs are the part of a certificate that nothing else determines. Each field has its own digest, and all have
-one together, so that a changed field can be named. The Ed25519 signature covers the canonical bytes without
-the signature itself.
+The inputs determine the rest of a certificate, together with the history and the recovery. Each field has
+its own digest, and there is one digest of all fields, so that ``verify`` can name a changed field. The
+Ed25519 signature covers the canonical bytes without the signature.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def canonical(table: Mapping[str, Any]) -> bytes:
 
 
 def write_certificate(path: Path, table: Mapping[str, Any]) -> None:
-    """Write a certificate to a file, completely or not at all."""
-    with file_errors(f"{path}: the certificate is not written"):
+    """Write a certificate to a file atomically; raises ``HistoryError`` if it cannot be written."""
+    with file_errors(f"{path}: the certificate was not written"):
         write_named(path, [canonical(table)])
         sync_directory(path.absolute().parent)
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
-    """Return the table in a certificate's file; raises ``DamagedError`` for anything else."""
+    """Return the certificate in a file as plain values; raises ``DamagedError`` if it is not one."""
     content = read_regular(path, limit=LARGEST)
     try:
         table = json.loads(
@@ -60,7 +61,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path}: not a certificate (not valid JSON)") from error
     if not same:
-        raise DamagedError(f"{path}: not a certificate as fedcrab writes it (its JSON is not canonical)")
+        raise DamagedError(f"{path}: not a certificate written by fedcrab (its JSON is not canonical)")
     return dict(table)
 
 
@@ -100,16 +101,16 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Who is malicious, how the rollback was decided, how the recovery ran, and what is declared."""
+    """Who is malicious, how the rollback was decided, how the recovery ran, and the declared constants."""
 
-    decision: Mapping[str, Any]  # malicious, beta, evidence, rule; since and unfound where there is any
+    decision: Mapping[str, Any]  # malicious, beta, evidence, rule; since and unfound if they are used
     method: str = ""
     aggregation: str = "fedavg"  # of the recovery
-    crab: Mapping[str, Any] | None = None  # gap, cap, settle, where the method is crab
+    crab: Mapping[str, Any] | None = None  # gap, cap, settle, if the method is crab
     assumptions: Assumptions = field(default_factory=Assumptions)
-    estimate: bool = True  # whether constants that are not declared are guessed
+    estimate: bool = True  # whether constants that are not declared are estimated
     noise: Mapping[str, float] | None = None  # epsilon, delta
-    batches: str = "history"  # that clients drew in recovery and retraining; "fresh": others
+    batches: str = "history"  # which batches clients drew in recovery and retraining: history or fresh
 
     def __post_init__(self) -> None:
         for name in (self.method, self.aggregation):
@@ -132,15 +133,15 @@ class Inputs:
 
     @classmethod
     def of(cls, plan: Plan, **others: Any) -> Inputs:
-        """The inputs for a plan."""
+        """Return the inputs for a plan; ``others`` are the other fields."""
         return cls(plan.decision(), **others)
 
     def plan(self, history: History) -> Plan:
-        """Make the plan again from the history."""
+        """Compute the plan again from the history."""
         return plan(history, **self.decision)
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the inputs as plain values."""
         return {
             **self.decision,
             "method": self.method,
@@ -154,7 +155,7 @@ class Inputs:
 
     @classmethod
     def from_table(cls, table: Any) -> Inputs:
-        """Return the inputs in a table from an untrusted file; raises ``ConfigError``."""
+        """Return the inputs in a table from an untrusted file; raises ``ConfigError`` if it is invalid."""
         more = [name for name in OPTIONAL if isinstance(table, Mapping) and name in table]
         fresh = ["batches"] if isinstance(table, Mapping) and "batches" in table else []
         _only(table, (*NAMES, *more, *fresh), "inputs")
@@ -190,7 +191,7 @@ def _check_since(since: Any, malicious: list[str]) -> None:
     """Check a table of rounds above 0 for some of the malicious clients."""
     rounds = since if isinstance(since, Mapping) else {}
     if not rounds or not all(type(t) is int and t > 0 and c in malicious for c, t in rounds.items()):
-        raise ConfigError("since must give rounds of 1 or more for some of the malicious clients")
+        raise ConfigError("since must have rounds of 1 or more for some of the malicious clients")
 
 
 def _check_crab(crab: Any) -> None:
@@ -213,11 +214,11 @@ def digests(table: Mapping[str, Any]) -> dict[str, str]:
 
 
 def fields_of(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Each field with its dotted name; a list counts as one field."""
+    """Return each field with its dotted name; a list counts as one field."""
     found: list[tuple[str, Any]] = []
     for name, value in table.items():
         inner = fields_of(value) if isinstance(value, Mapping) else []
-        found += [(f"{name}.{below}", leaf) for below, leaf in inner] or [(str(name), value)]
+        found += [(f"{name}.{inner_name}", leaf) for inner_name, leaf in inner] or [(str(name), value)]
     return found
 
 
@@ -232,7 +233,7 @@ def signed(table: Mapping[str, Any], key: Path) -> dict[str, Any]:
 
 
 def signature_problems(table: Mapping[str, Any], key: Path | None) -> list[str]:
-    """The problems of the signature; none if there is no signature and no key is given."""
+    """Return the problems of the signature; empty if there is no signature and no key is given."""
     return problems_of(table.get(PLACE), _message(table), key, what="certificate")
 
 

@@ -1,33 +1,34 @@
-"""Balls that hold the retraining: B around the recovered model, E around a model of their own.
+"""Balls that contain the retraining: *anchored* around the recovered model, *enclosed* around another model.
 
-**Anchored** (B). D_t bounds ‖M̃ - W_t‖, M̃ the recovered model. D_0 = ‖M̃ - M_0‖, and
+**Anchored.** D_t bounds ‖M̃ - W_t‖, where M̃ is the recovered model. D_0 = ‖M̃ - M_0‖, and
 
     D_{t+1} = min(κ·D_t + r_t(M̃),  D_t + ‖W_{t+1} - W_t‖)
-    D_t ≤ ‖M̃ - M_t‖ + ψ_t where M_t is kept, or t = T
+    D_t ≤ ‖M̃ - M_t‖ + ψ_t if M_t is kept, or t = T
 
-r_t(M̃) = ‖A_t(M̃) - M̃‖ from one honest round at M̃. Proof: ‖M̃ - A(W)‖ ≤ ‖M̃ - A(M̃)‖ + κ‖M̃ - W‖.
+r_t(M̃) = ‖A_t(M̃) - M̃‖ is measured in one honest round at M̃. Proof: ‖M̃ - A(W)‖ ≤ ‖M̃ - A(M̃)‖ + κ‖M̃ - W‖.
 
-**Enclosed** (E). A ball (m, R) with ‖m - W_t‖ ≤ R, beginning at (M_0, 0) whatever the rollback. Of every
-honest client c of round t take, of all models y where its answer u_c(y) is known, the one with the least ρ‖m
-- y‖ + ε:
+**Enclosed.** A ball (m, R) with ‖m - W_t‖ ≤ R starts at (M_0, 0), whatever the rollback. For every honest
+client c of round t, y_c is the model with the smallest ρ‖m - y‖ + ε among those where the client's answer
+u_c(y) is known:
 
     m' = Σ p_c·(y_c + u_c(y_c) + C·(m - y_c)),     R' = κR + Σ p_c·(ρ‖m - y_c‖ + ε_c)
 
-Where (M_t, ψ_t) or (M̃, D_t) has the smaller radius it takes the place of (m, R). The bound is ‖M̃ - m_T‖ +
-R_T. Proof: W' = Σ p_c·T_c(W), T_c(W) = T_c(y) + (T_c(m) - T_c(y)) + (T_c(W) - T_c(m)); the middle is C·(m -
-y) to ρ‖m - y‖, the last at most κ‖W - m‖. Every answer of a client says so: for
-each y, T_c(m) lies in the ball of radius ρ‖m - y‖ + ε around y + u_c(y) + C·(m - y), and so in what these
-balls have in common (:mod:`fedcrab.certificate.ball`). Its centre and radius take the place of those of the
-one y. Each radius grows first by 8 units of float32 of ‖y‖ + ‖u_c(y)‖: what rounding adds to a ball moves a
-small intersection by its square root. Certificates before format 4 use the nearest y alone. With full batches
-y is from any round; with sampled ones T_c is another map in each round, and only answers that were made with
-the batches of round t count.
+If (M_t, ψ_t) or (M̃, D_t) has a smaller radius, it replaces (m, R). The bound is ‖M̃ - m_T‖ + R_T. Proof:
+W' = Σ p_c·T_c(W), and T_c(W) = T_c(y) + (T_c(m) - T_c(y)) + (T_c(W) - T_c(m)). The second term is C·(m - y)
+up to ρ‖m - y‖, and the third is at most κ‖W - m‖.
 
-Two more ways for clients who were never asked, or far from here: the shares of the others stand for theirs,
-and the ledger bounds the difference at M_t (:func:`coupled_bound.missing`, ‖m - M_t‖ or ψ_t for the
-distance); or W is taken to stand still, and R grows by ‖W_{t+1} - W_t‖. Whatever gives the least R' counts.
+The same holds for every answer of a client: for each y, T_c(m) is in the ball of radius ρ‖m - y‖ + ε around
+y + u_c(y) + C·(m - y). So it is in the intersection of these balls (:mod:`fedcrab.certificate.ball`), whose
+centre and radius replace those of the single y. Each radius is first enlarged by 8 float32 units of
+‖y‖ + ‖u_c(y)‖, because a rounding error moves a small intersection by its square root. Certificates before
+format 4 use only the nearest y. With full batches y may be from any round. With sampled batches T_c is a
+different map in each round, so only answers with the batches of round t count.
 
-The server of the retraining adds in float32: 16 units of rounding a round of all that is added up.
+There are two alternatives for clients that were never asked, or only far from m. Either the other clients
+replace them, and the ledger bounds the difference at M_t (:func:`coupled_bound.missing`, with ‖m - M_t‖ or
+ψ_t as the distance). Or m stays, and R grows by ‖W_{t+1} - W_t‖. The smallest R' counts.
+
+The retraining's server adds in float32, which adds 16 units of rounding per round of the sum.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.certificate.ball import Ball, in_all
+from fedcrab.certificate.ball import Ball, intersection
 from fedcrab.certificate.coupled_bound import honest_examples, missing
 from fedcrab.certificate.path_length import shortest_legs
 from fedcrab.certificate.poison import GEOMETRY, UNIT, PoisonBounds, Premises
@@ -49,10 +50,10 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Vector
 from fedcrab.vectors import Matrix64
 
-MOST_STORED = 2**28  # numbers of stored updates that are looked at: one gigabyte
-MOST_GROUPS = 16  # of clients that are tried for a round
-MOST_MET = 12  # answers of a client whose balls are compared in a round, the nearest ones
-MOST_COMPARED = 2**33  # numbers that are looked at for that in all; with larger models fewer answers are
+MOST_STORED = 2**28  # numbers of stored updates that are read: one gigabyte
+MOST_GROUPS = 16  # groups of clients that are tried per round
+MOST_MET = 12  # nearest answers per client and round whose balls are intersected
+MOST_COMPARED = 2**33  # numbers read for that in total; larger models use fewer answers
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,25 +66,25 @@ class Place:
     updates: NDArray[np.float32]
     lengths: Matrix64
     size: float  # ‖model‖
-    errors: Matrix64  # ε_c of each row: of its update, and what the model's own error makes
+    errors: Matrix64  # ε_c of each row: the error of its update, and the effect of the model's error
 
     def mean(self, clients: Sequence[ClientId], weights: Sequence[float]) -> Matrix64:
-        """Σ weight·u_c."""
+        """Return Σ weight·u_c."""
         rows = [self.rows[client] for client in clients]
         return np.asarray(np.array(weights) @ self.updates[rows].astype(np.float64))
 
     def length(self, clients: Sequence[ClientId], weights: Sequence[float]) -> float:
-        """Σ weight·‖u_c‖."""
+        """Return Σ weight·‖u_c‖."""
         return float(np.dot(weights, self.lengths[[self.rows[client] for client in clients]]))
 
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """What is known about T_c(m) of a client: a distance from the centre, by default that of one place."""
+    """A ball that contains a client's T_c(m)."""
 
-    far: float  # ρ‖m - y‖ + ε, or less where several answers agree
+    far: float  # its radius: ρ‖m - y‖ + ε, or less if several answers are intersected
     place: Place  # the nearest
-    centre: Matrix64 | None = None
+    centre: Matrix64 | None = None  # None: y + u_c(y) + C·(m - y) of that place
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,16 +94,16 @@ class Problem:
     plan: Plan
     facts: PoisonBounds
     psi: Sequence[float]
-    legs: Sequence[float]  # ‖W_{t+1} - W_t‖ at most
+    legs: Sequence[float]  # bounds of ‖W_{t+1} - W_t‖
     expansion: float
     affine: tuple[float, float]
     full_batch: bool
     places: tuple[Place, ...]
-    met: int = 1  # how many answers of a client are compared in a round
+    met: int = 1  # answers per client and round that are intersected
 
     @classmethod
     def of(cls, premises: Premises, answers: Sequence[Answers], *, met: bool = True) -> Problem | None:
-        """None if κ is unknown or nothing bounds the poison. Without ``met`` as before format 4."""
+        """Return the problem; None if κ or ψ is unknown. Without ``met``, as before format 4."""
         plan, psi, given = premises.plan, premises.psi, premises.given
         expansion, affine, legs = given.local_expansion(), given.local_affine(), shortest_legs(premises)
         if psi is None or expansion is None or affine is None or legs is None:
@@ -113,21 +114,21 @@ class Problem:
         return cls(plan, premises.facts, psi, legs, expansion, affine, given.full_batch, places, most)
 
     def flat(self, model: Vector) -> Matrix64:
-        """The trained numbers of a model."""
+        """Return the trained numbers of a model."""
         return _trained(self.plan, model)
 
     def kept(self) -> dict[int, Ball]:
-        """(M_t, ψ_t) for each kept M_t and the last one."""
+        """Return (M_t, ψ_t) for each kept M_t and the last one."""
         history = self.plan.history
         balls = {t: Ball(self.flat(history.model(t)), self.psi[t]) for t in history.kept}
         return {**balls, len(history.rounds): Ball(self.flat(history.final_model()), self.psi[-1])}
 
     def usable(self, t: int) -> list[Place]:
-        """The places whose answers can be used in round t."""
+        """Return the places whose answers can be used in round t."""
         return [place for place in self.places if self.full_batch or place.round == t]
 
     def residual(self, model: Vector, t: int) -> float:
-        """The residual r_t at this model; infinite unless every honest client of round t answered at it."""
+        """Return r_t at this model; infinite unless every honest client of round t answered there."""
         point, everybody = self.flat(model), honest_examples(self.plan, t)
         whole, total, slack, left = sum(everybody.values()), np.zeros(len(point)), 0.0, dict(everybody)
         for place in self.usable(t):
@@ -141,9 +142,9 @@ class Problem:
 
 
 def answers_of(plan: Plan, fresh: Sequence[Answers]) -> tuple[Answers, ...]:
-    """The answers of a recovery and those in the history, if there are not too many.
+    """Return the answers of a recovery, and those in the history if there are not too many.
 
-    What a named client sent before ``since`` counts as honest; nothing else of it does.
+    What a named client sent before ``since`` counts as honest; its other answers are left out.
     """
     history = plan.history
     rounds = [t for t in range(len(history.rounds)) if history.contents.has_updates(t)]
@@ -155,14 +156,14 @@ def answers_of(plan: Plan, fresh: Sequence[Answers]) -> tuple[Answers, ...]:
 
 
 def _without(answers: Answers, clients: Collection[ClientId]) -> Answers:
-    """The answers without these clients, each with its error."""
+    """Return the answers without these clients, and their errors."""
     pairs = zip(answers.updates.clients, answers.errors, strict=True) if answers.errors else ()
     errors = tuple(error for client, error in pairs if client not in clients)
     return replace(answers, updates=answers.updates.without(clients), errors=errors)
 
 
 def anchored(problem: Problem, model: Vector, residuals: Sequence[float]) -> list[float]:
-    """D_0 … D_T around the recovered model; ``residuals`` are r_t(M̃), or above it."""
+    """Return D_0 … D_T around the recovered model; ``residuals`` are upper bounds of r_t(M̃)."""
     point, kept, facts = problem.flat(model), problem.kept(), problem.facts
     size, gap, gaps = float(np.linalg.norm(point)), inf, []
     for t in range(len(facts.busy) + 1):
@@ -176,9 +177,9 @@ def anchored(problem: Problem, model: Vector, residuals: Sequence[float]) -> lis
 
 
 def enclosed(problem: Problem, model: Vector | None = None, gaps: Sequence[float] = ()) -> list[Ball]:
-    """The balls that contain W_0 … W_T; ``gaps`` are those of :func:`anchored` around the model.
+    """Return balls that contain W_0 … W_T; ``gaps`` are those of :func:`anchored` around the model.
 
-    The last ball is not compared with (M_T, ψ_T) and (M̃, D_T); the caller does that.
+    The caller compares the last ball with (M_T, ψ_T) and (M̃, D_T).
     """
     kept, point = problem.kept(), None if model is None else problem.flat(model)
     ball, balls = Ball(problem.flat(problem.plan.history.initial_model()), 0.0), list[Ball]()
@@ -192,31 +193,33 @@ def enclosed(problem: Problem, model: Vector | None = None, gaps: Sequence[float
 
 
 def _next(problem: Problem, ball: Ball, t: int, kept: Ball | None) -> Ball:
-    """A ball that contains A_t of this one, by the clients whose answers give the smallest radius."""
+    """Return a ball that contains A_t of this one, from the clients that give the smallest radius."""
     everybody, rho = honest_examples(problem.plan, t), problem.affine[1]
-    near = _nearest(problem, ball, t, everybody)
+    near = _by_client(problem, ball, t, everybody)
     entry = problem.plan.history.rounds[t]
     away = min(problem.psi[t], inf if kept is None else float(np.linalg.norm(ball.centre - kept.centre)))
     best, group, lost = problem.legs[t] + (1 - problem.expansion) * ball.radius, dict[ClientId, float](), 0.0
-    for farthest in _some(sorted({found.far for found in near.values()})):
+    for farthest in _sample(sorted({answered.far for answered in near.values()})):
         ours = {c: n for c, n in everybody.items() if c in near and near[c].far <= farthest}
-        beside = missing(entry, ours, everybody, rho * away)
-        grown = sum(n * near[c].far for c, n in ours.items()) / sum(ours.values()) + beside
-        if grown < best:
-            best, group, lost = grown, ours, beside
+        difference = missing(entry, ours, everybody, rho * away)
+        growth = sum(n * near[c].far for c, n in ours.items()) / sum(ours.values()) + difference
+        if growth < best:
+            best, group, lost = growth, ours, difference
     if not group:
         return Ball(ball.centre, ball.radius + problem.legs[t])
     return _moved(problem, ball, {c: (n, near[c]) for c, n in group.items()}, lost)
 
 
-def _some(values: list[float]) -> list[float]:
-    """A few of these, including the last."""
+def _sample(values: list[float]) -> list[float]:
+    """Return at most MOST_GROUPS of these values, including the last."""
     every = -(-len(values) // MOST_GROUPS) if values else 1
     return values[::-1][::every]
 
 
-def _nearest(problem: Problem, ball: Ball, t: int, clients: Collection[ClientId]) -> dict[ClientId, Answered]:
-    """For each of these clients that ever answered, the smallest ρ‖m - y‖ + ε, and what its answers share."""
+def _by_client(
+    problem: Problem, ball: Ball, t: int, clients: Collection[ClientId]
+) -> dict[ClientId, Answered]:
+    """Return the ball of each of these clients that has a usable answer."""
     known = dict[ClientId, list[tuple[float, Place]]]()
     for place in problem.usable(t):
         away = problem.affine[1] * float(np.linalg.norm(ball.centre - place.model))
@@ -231,12 +234,12 @@ def _answered(problem: Problem, ball: Ball, client: ClientId, places: list[tuple
     if problem.met < 2 or len(places) < 2:
         return Answered(far, nearest)
     few = sorted(places, key=lambda found: found[0])[: problem.met]
-    shared = in_all([_guess(problem, ball, client, *found) for found in few])
-    return Answered(shared.radius, nearest, shared.centre) if shared.radius < far else Answered(far, nearest)
+    common = intersection([_predicted(problem, ball, client, *found) for found in few])
+    return Answered(common.radius, nearest, common.centre) if common.radius < far else Answered(far, nearest)
 
 
-def _guess(problem: Problem, ball: Ball, client: ClientId, far: float, place: Place) -> Ball:
-    """The ball around y + u_c(y) + C·(m - y) that contains T_c(m)."""
+def _predicted(problem: Problem, ball: Ball, client: ClientId, far: float, place: Place) -> Ball:
+    """Return the ball around y + u_c(y) + C·(m - y) that contains T_c(m)."""
     row = place.rows[client]
     centre = place.model + problem.affine[0] * (ball.centre - place.model) + place.updates[row]
     return Ball(centre, far + 8 * UNIT * (place.size + float(place.lengths[row])))
@@ -245,7 +248,7 @@ def _guess(problem: Problem, ball: Ball, client: ClientId, far: float, place: Pl
 def _moved(
     problem: Problem, ball: Ball, clients: Mapping[ClientId, tuple[float, Answered]], lost: float
 ) -> Ball:
-    """The next (m', R') with these clients' shares, each from its examples and what it answered."""
+    """Return the next (m', R') from these clients, each with its examples and its ball."""
     groups = dict[tuple[int, bool], list[ClientId]]()
     for client, (_, found) in clients.items():
         groups.setdefault((id(found.place), found.centre is None), []).append(client)
@@ -267,10 +270,10 @@ def _moved(
 
 
 def place_of(plan: Plan, answers: Answers, affine: tuple[float, float]) -> Place:
-    """Answers prepared for the bounds: trained numbers only.
+    """Return answers prepared for the bounds: trained numbers only, with ε_c.
 
-    ε_c = ‖q - u‖ + (|1-C| + ρ)·‖ỹ - y‖ of an update q and a model ỹ that were stored with an error: the first
-    moves m' as it is, the second by (1-C)·(ỹ - y), and ‖m - y‖ ≤ ‖m - ỹ‖ + ‖ỹ - y‖.
+    ε_c = ‖q - u‖ + (|1-C| + ρ)·‖ỹ - y‖ for an update q and a model ỹ that were stored with an error. The
+    first error moves m' directly, and the second by (1-C)·(ỹ - y); ‖m - y‖ ≤ ‖m - ỹ‖ + ‖ỹ - y‖.
     """
     updates, model = answers.updates, _trained(plan, answers.model)
     rows = np.stack([_trained(plan, row).astype(np.float32) for row in updates.vectors])

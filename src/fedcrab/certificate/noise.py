@@ -1,17 +1,17 @@
-"""(ε, δ): Gaussian noise on the rollback model, so that it says little of what the malicious clients did.
+"""(ε, δ) noise: Gaussian noise on the rollback model, which hides the effect of the malicious clients.
 
-Two models that are at most Ψ apart, each with N(0, σ²) added to every number, are told apart by no test with
-better odds than ε and δ allow, if and only if
+Take two models at a distance of at most Ψ, and add N(0, σ²) to every number of each. Then they are
+(ε, δ)-indistinguishable if and only if
 
     Φ(Ψ/2σ - εσ/Ψ) - e^ε·Φ(-Ψ/2σ - εσ/Ψ) ≤ δ
 
-Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018. The least such σ is
-used. The usual σ = Ψ·√(2(ln 1.25 - ln δ))/ε (Dwork and Roth; SIFU) is larger, and proved for ε < 1 only.
+Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018. The smallest such σ is
+used. The classical σ = Ψ·√(2(ln 1.25 - ln δ))/ε (Dwork and Roth; SIFU) is larger, and proven for ε < 1 only.
 
-What it says, and what not: the history is held fixed and the chance is that of the noise alone. It holds
-for the noised rollback model, not for what is recovered from it: lengths, rounds and clients of the replay
-come from the poisoned history too. The noise must stay secret: anyone who has the seed, or the history's
-model, can subtract it.
+The statement is limited. The history is fixed, and only the noise is random. It is about the noised rollback
+model, not about the model recovered from it, because the lengths, rounds and clients of the replay come from
+the poisoned history too. The noise must stay secret: anyone with the seed or the history's model can
+subtract it.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ def analytic_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
 
 
 def leaked(distance: float, epsilon: float) -> float:
-    """The δ of two unit Gaussians this far apart: Φ(a-b) - e^ε·Φ(-a-b), a = distance/2, b = ε/distance."""
+    """Return δ of two unit Gaussians: Φ(a-b) - e^ε·Φ(-a-b), a = distance/2, b = ε/distance."""
     a, b = distance / 2, epsilon / distance
-    second = _scaled_erfc((a + b) / sqrt(2)) * exp(-((b - a) ** 2) / 2) / 2  # e^ε·Φ(-a-b), without e^ε
+    second = _scaled_erfc((a + b) / sqrt(2)) * exp(-((b - a) ** 2) / 2) / 2  # e^ε·Φ(-a-b), no overflow
     first = erfc((b - a) / sqrt(2)) / 2
-    return max(0.0, first - second) + 1e-15 * first  # what the difference can have lost to rounding
+    return max(0.0, first - second) + 1e-15 * first  # the last term covers the rounding error
 
 
 def _scaled_erfc(x: float) -> float:
-    """e^(x²)·erfc(x), for x ≥ 0; never above it."""
+    """Return e^(x²)·erfc(x) for x ≥ 0, or a lower bound of it."""
     return exp(x * x) * erfc(x) if x < 20 else (1 - 1 / (2 * x * x)) / (x * sqrt(pi))
 
 
 def noised(plan: Plan, sigma: float, seed: int) -> Step:
-    """Return the rollback model with noise on its trained numbers, as the step that recovery continues after.
+    """Return the rollback model with noise on its trained numbers, as the step before a recovery.
 
-    ``crab(plan, fleet, after=noised(plan, sigma, seed))``. Draw the seed from ``secrets.randbits(256)`` and
-    keep it secret.
+    Use it as ``crab(plan, fleet, after=noised(plan, sigma, seed))``. Draw the seed with
+    ``secrets.randbits(256)`` and keep it secret. Raises ConfigError if ``sigma`` is negative or not finite.
     """
     if not 0 <= sigma < inf:
-        raise ConfigError(f"the deviation of the noise must be 0 or more and finite, got {sigma}")
+        raise ConfigError(f"sigma must be 0 or more and finite, got {sigma}")
     model = plan.history.model(plan.rollback_round).astype(np.float64)
     rng = rng_for(seed, "certificate noise", plan.rollback_round)
     for part in plan.history.charter.layout.trained():
@@ -83,7 +83,7 @@ def noised(plan: Plan, sigma: float, seed: int) -> Step:
 
 
 def budget(epsilon: float | None, delta: float | None) -> dict[str, float] | None:
-    """Epsilon and delta as a table; None if neither is given."""
+    """Return epsilon and delta as a table; None if neither is given. Raises ConfigError if one is missing."""
     if epsilon is None and delta is None:
         return None
     if epsilon is None or delta is None:

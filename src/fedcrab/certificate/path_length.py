@@ -1,16 +1,16 @@
-"""How far training without the malicious clients moves the model after the rollback round: ‖W_T - W_t*‖.
+"""Path lengths: how far recovery and retraining move the model.
 
-Several bounds of its steps, the least of which counts, round by round. A retraining that was run says it
-best; the others need none.
-
-How far recovery moved the model: before it, from the ledger; after it, from its steps; and measured.
-
-The weighted mean moves the model by at most the mean of the updates' lengths. Other rules by more:
+**Recovery**, ‖recovered - rollback model‖: planned from the ledger, bounded by the reported steps, and
+measured. One step is at most as long as the aggregation rule allows for updates of lengths ℓ_c:
 
     fedavg, clipped-mean               Σ p_c·ℓ_c
-    krum, multi-krum, geometric-median max ℓ_c           (a point within the hull of the updates)
-    median                             √(2/n·Σ ℓ_c²)     (half of the clients exceed it, number by number)
-    trimmed-mean                       √(Σ ℓ_c²)         (no number is above the largest of the clients')
+    krum, multi-krum, geometric-median max ℓ_c           (a point in the convex hull of the updates)
+    median                             √(2/n·Σ ℓ_c²)     (half of the clients exceed it in each coordinate)
+    trimmed-mean                       √(Σ ℓ_c²)         (no coordinate exceeds the largest of the clients)
+
+**Retraining**, ‖W_T - W_t*‖: how far the training without the malicious clients moves the model after the
+rollback round. There are several bounds per round, and the smallest counts. The steps of a retraining that
+was run give the best bound; the other bounds do not need one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.types import Vector
 from fedcrab.vectors import norm
 
-Reach = Callable[[Sequence[float], Sequence[float]], float]  # (examples, lengths) -> how far one step goes
+Reach = Callable[[Sequence[float], Sequence[float]], float]  # (examples, lengths) -> longest step
 PLANNED = "Σ over replayed rounds of the longest length that a client is calibrated to"
 TRAVELLED = "Σ over steps of what the rule can make of the updates' lengths; of the mean, Σ p_c·ℓ_c"
 HULL = ("fedavg", "clipped-mean", "krum", "multi-krum", "geometric-median")  # rules within the updates' hull
@@ -47,7 +47,7 @@ def _median(_: Sequence[float], lengths: Sequence[float]) -> float:
     return sqrt(2 / len(lengths) * sum(length**2 for length in lengths))
 
 
-def _together(_: Sequence[float], lengths: Sequence[float]) -> float:
+def _root_of_squares(_: Sequence[float], lengths: Sequence[float]) -> float:
     return sqrt(sum(length**2 for length in lengths))
 
 
@@ -58,18 +58,18 @@ REACHES: Mapping[str, Reach] = {
     "multi-krum": _longest,
     "geometric-median": _longest,
     "median": _median,
-    "trimmed-mean": _together,
+    "trimmed-mean": _root_of_squares,
 }
 
 
 def planned(plan: Plan, rule: str, crab: Mapping[str, Any] | None, reach: float) -> Term:
-    """A bound before recovery, for any answers and examples (so it uses the longest length)."""
+    """Return the bound before a recovery. It holds for any answers and examples, so it uses the longest."""
     assumes = ("recovery is crab with these settings", f"its rule is {rule}")
     if crab is None or rule not in HULL:
         return unknown(PLANNED, *assumes, "a rule that stays within the updates' hull")
     if crab["settle"]:
         return unknown(PLANNED, *assumes, "settle = 0: the last rounds are not calibrated to a known length")
-    if rule in ("krum", "multi-krum"):  # where they need more answers than are selected, everyone is asked
+    if rule in ("krum", "multi-krum"):  # if they need more answers than were selected, everyone is asked
         plan = replace(plan, replay=tuple((t, plan.askable(t)) for t, _ in plan.replay))
     lengths = planned_lengths(plan, crab["gap"])
     steps = [max((lengths[t][c] for c in clients), default=0.0) for t, clients in plan.replay]
@@ -79,32 +79,32 @@ def planned(plan: Plan, rule: str, crab: Mapping[str, Any] | None, reach: float)
 def travelled(
     steps: Sequence[Mapping[str, Any]] | None, rule: str, reach: float, formula: str = TRAVELLED
 ) -> Term:
-    """How far these steps can have moved the model, from the lengths that they report."""
+    """Return how far these steps can have moved the model, from their reported lengths."""
     assumes = ("the steps are as they were reported", f"their rule is {rule}")
     if steps is None or rule not in REACHES:
         return unknown(formula, *assumes)
-    far = REACHES[rule]
-    legs = [far(step["examples"], step["lengths"]) if step["lengths"] else 0.0 for step in steps]
+    longest_step = REACHES[rule]
+    legs = [longest_step(step["examples"], step["lengths"]) if step["lengths"] else 0.0 for step in steps]
     return Term(_with_rounding(legs, reach), SOUND, formula, assumes)
 
 
 def _with_rounding(legs: Sequence[float], reach: float) -> float:
-    """The sum of the legs, and what float32 rounding can add to it."""
-    gone = 0.0
+    """Return the sum of the legs plus the largest effect of float32 rounding."""
+    length = 0.0
     for leg in legs:
-        gone += leg + 4 * UNIT * (reach + gone + leg)
-    return gone
+        length += leg + 4 * UNIT * (reach + length + leg)
+    return length
 
 
 def moved(plan: Plan, model: Vector | None) -> Term:
-    """The measured distance of the recovered model from the rollback model."""
+    """Return the measured distance between the recovered model and the rollback model."""
     if model is None:
         return unknown(MOVED, "a recovered model")
     return Term(apart(plan, model, plan.history.model(plan.rollback_round)), SOUND, MOVED)
 
 
 def apart(plan: Plan, one: Vector, other: Vector) -> float:
-    """‖one - other‖ over the trained numbers."""
+    """Return ‖one - other‖ over the trained numbers."""
     return norm(one.astype("float64") - other, plan.history.charter.layout.trained())
 
 
@@ -122,7 +122,7 @@ KAPPA = "κ bounds how much honest local training stretches a distance"
 def retraining_terms(
     premises: Premises, estimated: Mapping[str, float], steps: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Term]:
-    """Every bound that can be computed; ``steps`` are those of a retraining that was run."""
+    """Return every bound of the retraining's path; ``steps`` are those of a retraining that was run."""
     facts, given, first = premises.facts, premises.given, premises.plan.rollback_round
     flag = SOUND if given.gradient is not None else HEURISTIC
     legs = {
@@ -135,7 +135,7 @@ def retraining_terms(
 
 
 def _measured(facts: PoisonBounds, first: int, steps: Sequence[Mapping[str, Any]] | None) -> Term:
-    """From the steps of a retraining; those before the rollback round bound the length of its model."""
+    """Return the bound from a retraining's steps; those before the rollback bound the length of its model."""
     if steps is None:
         return travelled(None, facts.rule, facts.start, MEASURED)
     before = [step for step in steps if step["round"] < first]
@@ -154,7 +154,7 @@ def _term(
 
 
 def shortest_legs(premises: Premises) -> list[float] | None:
-    """In each round the smallest proven bound of ‖W_{t+1} - W_t‖; None where there is none."""
+    """Return the smallest proven bound of ‖W_{t+1} - W_t‖ per round; None if there is none."""
     constant = _constant_legs(premises.facts, premises.given, {})
     found = (_ledger_legs(premises), _fading_legs(premises), constant)
     known = [legs for legs in found if legs is not None]
@@ -164,7 +164,7 @@ def shortest_legs(premises: Premises) -> list[float] | None:
 def _constant_legs(
     facts: PoisonBounds, given: Assumptions, estimated: Mapping[str, float]
 ) -> list[float] | None:
-    """K·η·G for each round with an honest client."""
+    """Return K·η·G for each round with an honest client."""
     gradient = given.gradient if given.gradient is not None else estimated.get("gradient")
     if gradient is None or given.rate is None or given.most_steps is None or facts.rule not in HULL:
         return None
@@ -174,7 +174,7 @@ def _constant_legs(
 
 
 def _ledger_legs(premises: Premises) -> list[float] | None:
-    """‖A(W) - W‖ ≤ ‖A(M) - M‖ + λ‖M - W‖ ≤ φ + λ·ψ, λ how much an update differs between two models."""
+    """‖A(W) - W‖ ≤ ‖A(M) - M‖ + λ‖M - W‖ ≤ φ + λ·ψ, with λ of :meth:`Assumptions.local_drift`."""
     facts, psi, drift = premises.facts, premises.psi, premises.given.local_drift()
     if psi is None or drift is None:
         return None
@@ -187,18 +187,18 @@ def _fading_legs(premises: Premises) -> list[float] | None:
     facts, expansion = premises.facts, premises.given.local_expansion()
     if expansion is None or not premises.is_one_map:
         return None
-    legs, leg, gone = [], facts.honest[0], 0.0
+    legs, leg, length = [], facts.honest[0], 0.0
     for _ in facts.busy:
-        leg += 8 * UNIT * (facts.start + gone + leg)
+        leg += 8 * UNIT * (facts.start + length + leg)
         legs.append(leg)
-        gone, leg = gone + leg, expansion * leg
+        length, leg = length + leg, expansion * leg
     return legs
 
 
 def _descent(premises: Premises) -> Term:
     """F falls by η(1 - ηL/2)·‖∇F‖² per step, so Σ ‖∇F‖² is bounded, and Σ η‖∇F‖ by Cauchy-Schwarz.
 
-    F at the rollback round is not above F(M_0), because the retraining descended. Convexity is not needed.
+    F at the rollback round is at most F(M_0), because the retraining descends. Convexity is not needed.
     """
     assumes = (SAME, "one local step a round", "η < 2/L", "F(M_0) - F* of the honest clients' own loss")
     facts, given, first = premises.facts, premises.given, premises.plan.rollback_round

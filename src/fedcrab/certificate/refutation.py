@@ -1,21 +1,22 @@
-"""Declared constants that cannot be true: the ledger, the models, the answers or other constants refute them.
+"""Refutation: declared constants that the ledger, the models, the answers or other constants contradict.
 
 Honest clients take K local steps of rate η along gradients of at most G, so no update is longer than K·η·G.
-Declared as one map in every round (full batches), an update changes by at most λ times the distance of two
-models. A smooth loss has ‖∇F‖² ≤ 2L·(F - F*); a strongly convex one μ·‖x - y‖ ≤ ‖∇f(x)‖ + ‖∇f(y)‖ ≤ 2G. What
-breaks one of these is declared wrongly, or a client assumed honest is not: either way nothing can be
-stated. A constant that nothing here refutes may still be false.
+With full batches local training is the same map in every round, so an update changes by at most λ times the
+distance of two models. A smooth loss has ‖∇F‖² ≤ 2L·(F - F*). A strongly convex one has
+μ·‖x - y‖ ≤ ‖∇f(x)‖ + ‖∇f(y)‖ ≤ 2G. If one of these is violated, either a constant is wrong or a client that
+is assumed honest is not. In both cases nothing can be stated. A constant that is not refuted may still be
+wrong.
 
-Answers refute too, and checking them costs nothing. An honest client's training obeys ‖T(x) - T(y) - C·(x-y)‖
-≤ ρ‖x-y‖ wherever the declared constants hold (:meth:`Assumptions.local_affine`), so its updates differ by at
-most λ‖x-y‖, λ = |1-C| + ρ. The length of every fresh answer û at x_t is known, that of u at M_t is in the
-ledger, and so is ‖x_t - M_t‖:
+Answers of clients can also refute a constant, at no cost. If the declared constants are true, the training
+of an honest client satisfies ‖T(x) - T(y) - C·(x-y)‖ ≤ ρ‖x-y‖ (:meth:`Assumptions.local_affine`). So its
+updates differ by at most λ‖x-y‖, with λ = |1-C| + ρ. The length of every fresh answer û at x_t is known, and
+the ledger contains that of u at M_t and ‖x_t - M_t‖:
 
     |‖û_c‖ - ‖u_c‖| ≤ λ·‖x_t - M_t‖
 
-Where the vectors of answers were kept, the first inequality itself is checked: same client, same batches. One
-breach refutes the constants, the same batches or that client's honesty. Nobody can tell which; every bound
-with κ in it needs all three, so none is claimed.
+If the vectors of answers were kept, the first inequality is checked itself, for the same client and batches.
+One violation refutes the constants, the same batches or the honesty of that client, and it cannot be known
+which. Every bound with κ needs all three, so none is claimed.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ from fedcrab.recover.folder import RecoveryArtifacts
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId
 
-SLACK = 1e-3  # by which clients' float32 arithmetic may miss a bound, as a share of it
-USUAL_STEPS = 1000  # whose rounding is allowed for where the number of steps is not declared
+SLACK = 1e-3  # relative error of a bound from the clients' float32 arithmetic
+USUAL_STEPS = 1000  # whose rounding is covered if the number of steps is not declared
 
 
 def refuse_refuted(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts | None = None) -> None:
-    """Raise ``ConfigError`` for the first constant that cannot be true."""
+    """Raise ``ConfigError`` for the first constant that is refuted."""
     if sentence := next(refutations(given, plan, evidence or RecoveryArtifacts()), None):
         raise ConfigError(sentence)
 
 
 def refuse_unusable(given: Assumptions) -> None:
-    """Raise ``ConfigError`` for a gradient bound that nothing follows from and nothing could refute."""
+    """Raise ``ConfigError`` for a gradient bound without the constants that it is used and checked with."""
     if given.gradient is not None and (given.rate is None or given.most_steps is None):
         raise ConfigError(
-            f"gradient is declared {given.gradient:g} without rate and most_steps, so nothing follows from "
-            "it and nothing could refute it; declare those too, or take it back (gradient=null)"
+            f"gradient is declared as {given.gradient:g} without rate and most_steps, so it can be neither "
+            "used nor checked; declare those too, or withdraw it (gradient=null)"
         )
 
 
 def refutations(given: Assumptions, plan: Plan, evidence: RecoveryArtifacts) -> Iterator[str]:
-    """One sentence for each declared constant that cannot be true."""
+    """Yield one sentence for each declared constant that is refuted."""
     yield from _expansion(given)
     yield from _residual_gradient(given)
     if given == Assumptions():
@@ -79,8 +80,9 @@ def _expansion(given: Assumptions) -> Iterator[str]:
     least = None if steps is None else power(one, steps)
     if least is not None and kappa < least * (1 - SLACK):
         yield (
-            f"expansion is declared {kappa:g}, but rate {eta:g}, convexity {low:g} and smoothness {high:g} "
-            f"give {least:.6g}; declare a larger convexity if that is known, or take it back (convexity=null)"
+            f"expansion is declared as {kappa:g}, but rate {eta:g}, convexity {low:g} and smoothness "
+            f"{high:g} give {least:.6g}; declare a larger convexity if it is known, or withdraw it "
+            "(convexity=null)"
         )
 
 
@@ -89,20 +91,20 @@ def _residual_gradient(given: Assumptions) -> Iterator[str]:
     longest = _longest(given)
     if longest is not None and given.residual is not None and given.residual > longest * (1 + SLACK):
         yield (
-            f"residual is declared {given.residual:g}, but rate, most_steps and gradient allow updates of at "
-            f"most {longest:.6g}"
+            f"residual is declared as {given.residual:g}, but rate, most_steps and gradient allow updates of "
+            f"at most {longest:.6g}"
         )
 
 
 def _longest(given: Assumptions) -> float | None:
-    """K·η·G."""
+    """Return K·η·G, the length of the longest possible update."""
     if given.gradient is None or given.rate is None or given.most_steps is None:
         return None
     return given.most_steps * given.rate * given.gradient
 
 
 def _rounding(given: Assumptions, reach: float) -> float:
-    """What float32 rounding can add to an update; each local step rounds a model of this length."""
+    """Return the largest rounding error of an update: each local step rounds a model of this length."""
     return 4 * UNIT * (given.most_steps or USUAL_STEPS) * reach
 
 
@@ -116,9 +118,9 @@ def _gradient(premises: Premises) -> Iterator[str]:
     if longest > allowed * (1 + SLACK) + _rounding(given, premises.facts.reach[-1]):
         least = longest / (given.rate * given.most_steps)
         yield (
-            f"gradient is declared {given.gradient:g}, but client {client} moved by {longest:.6g} in round "
-            f"{t}, which takes gradients of {least:.6g} with this rate and these steps; declare at least "
-            "that, or name the client malicious"
+            f"gradient is declared as {given.gradient:g}, but client {client} moved by {longest:.6g} in "
+            f"round {t}, which needs gradients of {least:.6g} with this rate and these steps; declare at "
+            "least that, or name the client malicious"
         )
 
 
@@ -140,8 +142,9 @@ def _spread(given: Assumptions, plan: Plan) -> Iterator[str]:
     far = max((apart(plan, history.model(t), history.initial_model()) for t in kept), default=0.0)
     if given.convexity * far * (1 - SLACK) > 2 * given.gradient:
         yield (
-            f"gradient is declared {given.gradient:g} and convexity {given.convexity:g}, but clients trained "
-            f"at models {far:.6g} apart, where gradients differ by {given.convexity * far:.6g} or more"
+            f"gradient is declared as {given.gradient:g} and convexity as {given.convexity:g}, but clients "
+            f"trained at models with a distance of {far:.6g}, where gradients differ by "
+            f"{given.convexity * far:.6g} or more"
         )
 
 
@@ -151,24 +154,24 @@ def _drift(premises: Premises) -> Iterator[str]:
     drift = given.local_drift()
     if drift is None or not given.full_batch or not facts.means or facts.broken is not None:
         return
-    gone = np.concatenate([[0.0], np.cumsum([_moved(plan, t) for t in range(len(facts.busy))])])
+    path = np.concatenate([[0.0], np.cumsum([_moved(plan, t) for t in range(len(facts.busy))])])
     before = dict[ClientId, tuple[float, int]]()
     for length, client, t in _honest_norms(plan):
         earlier, s = before.get(client, (length, t))
         before[client] = (length, t)
-        far = float(gone[t] - gone[s])
+        far = float(path[t] - path[s])
         allowed = drift * far + SLACK * (length + earlier) + _rounding(given, facts.reach[t])
         if abs(length - earlier) > allowed:
             yield (
                 f"full batches and a drift of {drift:.6g} are declared (from rate, smoothness, convexity, "
                 f"steps or expansion), but client {client} moved by {earlier:.6g} in round {s} and by "
-                f"{length:.6g} in round {t}, between models that are at most {far:.6g} apart; "
+                f"{length:.6g} in round {t}, at models with a distance of at most {far:.6g}; "
                 "declare other constants, or name the client malicious"
             )
 
 
 def _moved(plan: Plan, t: int) -> float:
-    """‖M_{t+1} - M_t‖: the length of the mean; for a sketched round, at most the mean of the lengths."""
+    """Return ‖M_{t+1} - M_t‖, the length of the mean; for a sketched round, the mean of the lengths."""
     entry = plan.history.rounds[t]
     if not len(entry.clients):
         return 0.0
@@ -179,7 +182,7 @@ def _moved(plan: Plan, t: int) -> float:
 
 
 def _gaps(premises: Premises, evidence: RecoveryArtifacts) -> Iterator[str]:
-    """F - F* ≥ ‖∇F‖²/2L, and ‖∇F‖ = φ/η where a round is one full-batch step of everybody."""
+    """F - F* ≥ ‖∇F‖²/2L, and ‖∇F‖ = φ/η if a round is one full-batch step of all honest clients."""
     plan, facts, given = premises.plan, premises.facts, premises.given
     rate, smooth = given.rate, given.smoothness
     if rate is None or smooth is None or given.most_steps != 1 or not premises.is_one_map:
@@ -187,13 +190,13 @@ def _gaps(premises: Premises, evidence: RecoveryArtifacts) -> Iterator[str]:
     places = {"initial_gap": 0} | ({"rollback_gap": plan.rollback_round} if evidence.start is None else {})
     for name, t in places.items():
         if plan.history.rounds[t].coordinates.sketched:
-            continue  # φ is not known there, only bounded
+            continue  # only an upper bound of φ is known
         gap, noise = getattr(given, name), _rounding(given, facts.reach[t])
         steep = max(0.0, facts.honest[t] * (1 - SLACK) - noise) / rate
         if gap is not None and gap < steep**2 / (2 * smooth):
             yield (
-                f"{name} is declared {gap:g}, but the honest gradient is {steep:.6g} long there, so that a "
-                f"loss of smoothness {smooth:g} can fall by {steep**2 / (2 * smooth):.6g}"
+                f"{name} is declared as {gap:g}, but the honest gradient there has a length of {steep:.6g}, "
+                f"so a loss of smoothness {smooth:g} can fall by {steep**2 / (2 * smooth):.6g}"
             )
 
 
@@ -208,8 +211,8 @@ def _residual(premises: Premises, evidence: RecoveryArtifacts) -> Iterator[str]:
         least = facts.honest[t] * (1 - SLACK) - drift * far - _rounding(given, facts.reach[t])
         if given.residual < least:
             yield (
-                f"residual is declared {given.residual:g}, but round {t} had an honest mean of "
-                f"{facts.honest[t]:.6g} at a model {far:.6g} away, so that it is at least {least:.6g}"
+                f"residual is declared as {given.residual:g}, but round {t} had an honest mean of "
+                f"{facts.honest[t]:.6g} at a distance of {far:.6g}, so the residual is at least {least:.6g}"
             )
             return
 
@@ -218,15 +221,15 @@ ANSWERS = (
     "largest ratio of what two answers of one client differ by to what the declared constants allow; above 1 "
     "it refutes them, or the client's honesty"
 )
-CLOSE = 1e-4  # how far two answers to one question may be from each other, as a share of their lengths
+CLOSE = 1e-4  # relative difference that two answers at the same model may have
 Affine = tuple[float, float]  # C and ρ
-Found = tuple[float, ClientId, int]  # the ratio, whose, in which round
+Found = tuple[float, ClientId, int]  # ratio, client, round
 
 
 def answers_refute(
     premises: Premises, steps: Sequence[Mapping[str, Any]] | None, answers: Sequence[Answers]
 ) -> tuple[Term, bool]:
-    """The largest ratio, and whether it refutes what is declared."""
+    """Return the largest ratio as a term, and whether it refutes the declared constants."""
     affine = premises.given.local_affine()
     if affine is None or not premises.facts.busy:
         return unknown(ANSWERS, "κ", "fresh answers"), False
@@ -236,8 +239,8 @@ def answers_refute(
     ratio, client, t = max(found)
     if ratio <= 1:
         return Term(ratio, HEURISTIC, ANSWERS), False
-    said = f"refuted by client {client!r} in round {t}: the declared constants, its batches or its honesty"
-    return Term(ratio, HEURISTIC, ANSWERS, (said,)), True
+    refuted = f"refuted by client {client!r} in round {t}: the declared constants, its batches or its honesty"
+    return Term(ratio, HEURISTIC, ANSWERS, (refuted,)), True
 
 
 def _by_lengths(premises: Premises, affine: Affine, steps: Sequence[Mapping[str, Any]]) -> Iterator[Found]:
@@ -247,15 +250,15 @@ def _by_lengths(premises: Premises, affine: Affine, steps: Sequence[Mapping[str,
         if "measured" not in step or not 0 <= t < len(facts.busy):
             continue
         entry, far = premises.plan.history.rounds[t], step["measured"]["apart"]
-        then = dict(zip(entry.clients, entry.norms.tolist(), strict=True))
-        for client, now in zip(step["clients"], step["renewed"] or step["lengths"], strict=True):
-            if client in then:
-                slack = CLOSE * (now + then[client]) + 32 * UNIT * (facts.reach[t] + far)
-                yield abs(now - then[client]) / max(drift * far + slack, 1e-300), client, t
+        recorded = dict(zip(entry.clients, entry.norms.tolist(), strict=True))
+        for client, length in zip(step["clients"], step["renewed"] or step["lengths"], strict=True):
+            if client in recorded:
+                slack = CLOSE * (length + recorded[client]) + 32 * UNIT * (facts.reach[t] + far)
+                yield abs(length - recorded[client]) / max(drift * far + slack, 1e-300), client, t
 
 
 def _by_vectors(premises: Premises, affine: Affine, answers: Sequence[Answers]) -> Iterator[Found]:
-    """Compare every answer with the client's first and previous one, with the same batches."""
+    """Compare every answer with the client's first and previous ones for the same batches."""
     facts, given = premises.facts, premises.given
     earlier = dict[tuple[ClientId, int], tuple[Place, ...]]()
     for place in (place_of(premises.plan, found, affine) for found in answers):
@@ -270,8 +273,8 @@ def _by_vectors(premises: Premises, affine: Affine, answers: Sequence[Answers]) 
 def _ratio(one: Place, other: Place, client: ClientId, affine: Affine, facts: PoisonBounds) -> float:
     moved = one.model - other.model
     first, second = (p.updates[p.rows[client]].astype(np.float64) for p in (one, other))
-    differ = float(np.linalg.norm((1 - affine[0]) * moved + first - second))
+    difference = float(np.linalg.norm((1 - affine[0]) * moved + first - second))
     lengths = one.lengths[one.rows[client]] + other.lengths[other.rows[client]]
     errors = one.errors[one.rows[client]] + other.errors[other.rows[client]]
     slack = CLOSE * lengths + 32 * UNIT * (one.size + other.size + facts.start) + errors
-    return differ / max(affine[1] * float(np.linalg.norm(moved)) + float(slack), 1e-300)
+    return difference / max(affine[1] * float(np.linalg.norm(moved)) + float(slack), 1e-300)

@@ -1,4 +1,4 @@
-"""Every statement of a certificate, from the ledger, the models, the steps and what is declared."""
+"""All statements of a certificate, from the ledger, the models, the steps and the declared constants."""
 
 from __future__ import annotations
 
@@ -35,10 +35,14 @@ def certificate_terms(
     replayed: bool = True,
     met: bool = True,
 ) -> dict[str, Term]:
-    """All terms by name; without ``vectors`` of format 1, without ``replayed`` of 2, without ``met`` of 3."""
+    """Return all terms by name.
+
+    For older formats: without ``vectors`` those of format 1, without ``replayed`` those of format 2, and
+    without ``met`` those of format 3.
+    """
     premises = Premises.of(plan, inputs.assumptions)
     answers, checked = None, dict[str, Term]()
-    if not inputs.same_batches:  # then W, which draws the history's, is another training than was run
+    if not inputs.same_batches:  # W draws the history's batches; the retraining that was run did not
         evidence = replace(evidence, answers=(), retrained_steps=None)
     comparable = evidence.steps if inputs.same_batches else None
     if vectors:
@@ -65,7 +69,7 @@ def _path_terms(
     premises: Premises, inputs: Inputs, evidence: RecoveryArtifacts, vectors: bool
 ) -> dict[str, Term]:
     plan, rule = premises.plan, inputs.aggregation
-    reach = premises.facts.reach[-1] + _begun(plan, evidence)
+    reach = premises.facts.reach[-1] + _noise_length(plan, evidence)
     steps = evidence.steps if not vectors or _from_rollback(inputs, plan, evidence) else None
     return {
         "path.planned": planned(plan, rule, inputs.crab, reach),
@@ -75,7 +79,7 @@ def _path_terms(
 
 
 def _poison_terms(premises: Premises) -> dict[str, Term]:
-    """Σ s_t is the poison to first order; where κ ≤ 1, poison.rollback is this, and proven."""
+    """Return the terms of the poison; Σ s_t is its first order, and proven as poison.rollback if κ ≤ 1."""
     plan, sensitivity = premises.plan, premises.facts.sensitivity
     formula = "Σ s_t over the rounds before the rollback: the first-order influence"
     value = float(sum(sensitivity[: plan.rollback_round]))
@@ -87,7 +91,7 @@ def _poison_terms(premises: Premises) -> dict[str, Term]:
 
 
 def spelled_out(term: Term) -> Term:
-    """The term with all its assumptions spelled out, instead of the name of another bound."""
+    """Return the term with the assumptions of ψ instead of the words "Ψ is a bound"."""
     if "Ψ is a bound" not in term.assumes:
         return term
     every = [a for name in term.assumes for a in (PSI if name == "Ψ is a bound" else (name,))]
@@ -95,42 +99,42 @@ def spelled_out(term: Term) -> Term:
 
 
 def conclusion(terms: Mapping[str, Term]) -> tuple[str | None, Term]:
-    """The name of the smallest proven bound of the distance, and that bound."""
+    """Return the smallest proven bound of the distance, with its name; None and an unknown term if none."""
     found = least({name: term for name, term in terms.items() if name.startswith("distance.")})
     return found or (None, unknown("‖recovered model - model retrained from scratch‖", KAPPA))
 
 
 def doing_nothing(terms: Mapping[str, Term]) -> tuple[str | None, Term]:
-    """The name of the smallest proven bound of the poisoned model's own distance, and that bound."""
+    """Return the smallest proven bound for the poisoned model, with its name; like :func:`conclusion`."""
     names = ("poison.whole", "poison.enclosed")
     found = least({name: terms[name] for name in names if name in terms})
     return found or (None, unknown("‖poisoned model - model retrained from scratch‖", KAPPA))
 
 
 def _from_rollback(inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts) -> bool:
-    """Whether the steps start at the rollback model; those of some methods start elsewhere."""
+    """Return whether the steps start at the rollback model; those of some methods do not."""
     method = METHODS.get(inputs.method)
     if method is None:
         return True
-    if method.rolls_back:  # FedRecover begins earlier as published
+    if method.rolls_back:  # FedRecover as published starts earlier
         return not evidence.steps or evidence.steps[0]["round"] >= plan.rollback_round
     return method.start == "initial" and plan.rollback_round == 0
 
 
 def _poison(premises: Premises, stop: int) -> Term:
-    """ψ of the model before round ``stop``."""
+    """Return ψ of the model before round ``stop``."""
     plan, psi = premises.plan, premises.psi
     what = "rollback model - the same training without the malicious clients"
     formula = f"{POISON}; ‖{what if stop == plan.rollback_round else 'poisoned' + what[8:]}‖ ≤ ψ_{stop}"
     if stop == 0 and premises.facts.broken != 0:
-        return Term(0.0, SOUND, formula)  # M_0 has seen nobody
+        return Term(0.0, SOUND, formula)  # no client has changed M_0
     if psi is None:
         return unknown(formula, MEANS, DRAWS, KAPPA, "no model was exchanged between rounds")
     return finite(Term(psi[stop], SOUND, formula, (MEANS, DRAWS, KAPPA, EXACT)))
 
 
-def _begun(plan: Plan, evidence: RecoveryArtifacts) -> float:
-    """How far from the rollback model the recovery began: the length of the noise."""
+def _noise_length(plan: Plan, evidence: RecoveryArtifacts) -> float:
+    """Return the distance from the rollback model to the model that recovery started from."""
     if evidence.start is None:
         return 0.0
     return apart(plan, evidence.start, plan.history.model(plan.rollback_round))
@@ -142,7 +146,7 @@ def _noise(inputs: Inputs, plan: Plan, evidence: RecoveryArtifacts, poison: Term
     secret = ("the noise is secret, and drawn once", "the statement is about the noised rollback model alone")
     length = unknown("‖noised model - rollback model‖, measured", "a noised model")
     if evidence.start is not None:
-        length = Term(_begun(plan, evidence), SOUND, length.formula)
+        length = Term(_noise_length(plan, evidence), SOUND, length.formula)
     sigma, classical = unknown(exact, "epsilon and delta", "Ψ"), unknown(usual, "epsilon and delta", "Ψ")
     if inputs.noise is not None and poison.value is not None:
         budget, psi = (inputs.noise["epsilon"], inputs.noise["delta"]), poison.value

@@ -1,4 +1,4 @@
-"""One statement of a certificate: a number, what it assumes, and how far it can be trusted."""
+"""One statement of a certificate: a number, its assumptions, and whether it is proven."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIGITS = 9  # of a number in a certificate
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A bound, its formula, its assumptions, and how far it can be trusted."""
+    """A bound, its formula, its assumptions, and its flag: SOUND, HEURISTIC or UNPROVABLE."""
 
     value: float | None  # None: unknown or infinite
     flag: str
@@ -29,7 +29,7 @@ class Term:
         return self.value if self.flag == SOUND else None
 
     def to_table(self, nudge: float = 0.0) -> dict[str, Any]:
-        """As plain values; ``nudge`` shifts the number before rounding, by a share of it."""
+        """Return the term as plain values; the number is multiplied by 1 + ``nudge`` before rounding."""
         assumes = list(self.assumes)
         return {
             "value": rounded_up(self.value, nudge),
@@ -40,12 +40,12 @@ class Term:
 
 
 def unknown(formula: str, *assumes: str) -> Term:
-    """A term without a value, and what it would need."""
+    """Return a term without a value; ``assumes`` is what it would need."""
     return Term(None, UNPROVABLE, formula, assumes)
 
 
 def total(formula: str, *parts: Term) -> Term:
-    """The sum of terms; as trustworthy as the weakest of them."""
+    """Return the sum of terms, with the weakest of their flags and all of their assumptions."""
     assumes = tuple(dict.fromkeys(a for part in parts for a in part.assumes))
     flag = max((part.flag for part in parts), key=FLAGS.index)
     values = [part.value for part in parts if part.value is not None]
@@ -53,22 +53,20 @@ def total(formula: str, *parts: Term) -> Term:
 
 
 def finite(term: Term) -> Term:
-    """The term; nothing is claimed if its value is infinite."""
+    """Return the term; without its value if that is infinite."""
     if term.value is not None and isfinite(term.value):
         return term
     return replace(term, value=None, flag=UNPROVABLE)
 
 
 def least(terms: dict[str, Term]) -> tuple[str, Term] | None:
-    """The name of the smallest proven term, and the term; None if there is none."""
-    proved = [
-        (term.value, name) for name, term in terms.items() if term.flag == SOUND and term.value is not None
-    ]
+    """Return the smallest proven term, with its name; None if there is none."""
+    proved = [(term.proved, name) for name, term in terms.items() if term.proved is not None]
     return (min(proved)[1], terms[min(proved)[1]]) if proved else None
 
 
 def rounded_up(value: float | None, nudge: float = 0.0) -> float | None:
-    """The value rounded up to nine digits, so that a bound stays a bound."""
+    """Return the value times 1 + ``nudge``, rounded up to nine digits, so that a bound stays a bound."""
     if value is None or not isfinite(value):
         return None
     shifted = value * (1 + nudge)

@@ -1,17 +1,17 @@
-"""Theorem 1 of the paper as terms of a certificate: as printed, and corrected (``mended``).
+"""Theorem 1 of the paper as terms of a certificate: as printed, and corrected (called ``mended``).
 
     printed     √(η·[(F0-F*)·(r+τ) + L/2·η²G²·(r·Σσ̌² + τ)])
     mended      √(ηr·[F0-F* + L/2·η²G²·Σσ̌²]) + √(ητ·[F0-F* + L/2·η²G²·τ])
 
-F0 = F(M̃_0), both trainings start at M̃_0, r rounds of recovery, τ of retraining, σ̌ = Σ p_c·‖u‖/‖û‖ per
-round.
+F0 = F(M̃_0), and both trainings start at M̃_0. Recovery has r rounds, and retraining τ. σ̌ = Σ p_c·‖u‖/‖û‖
+per round.
 
-The printed form is wrong: it replaces √a + √b by √(a+b), which is smaller, and the τ² of its own proof by τ.
-The second term of the corrected form is a theorem for full-batch descent on F with one step per round:
-L/2·η²‖∇F‖² ≤ L/2·η²G², and Cauchy-Schwarz. With sampled gradients it does not even hold in expectation: if F
-= 0 and gradients are ±G, the term is 0 but the model moves by about ηG√τ; a martingale's ηG√τ must be added.
-The first term treats calibrated updates as unbiased gradients of F, which they are not. Neither term is about
-training from scratch, which starts at M_0 and not at the rollback model with its remaining poison.
+The printed form is wrong. It replaces √a + √b by √(a+b), which is smaller, and the τ² of its own proof by τ.
+The second term of the corrected form is a theorem for full-batch descent on F with one step per round, by
+L/2·η²‖∇F‖² ≤ L/2·η²G² and Cauchy-Schwarz. With sampled gradients it does not hold even in expectation: if
+F = 0 and gradients are ±G, the term is 0, but the model moves by about ηG√τ. So ηG√τ must be added, as for a
+martingale. The first term treats calibrated updates as unbiased gradients of F, which they are not. Neither
+term is about training from scratch, which starts at M_0, not at the rollback model with its remaining poison.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from fedcrab.certificate.term import HEURISTIC, SOUND, UNPROVABLE, Term, finite,
 
 
 def printed(*, rate: float, L: float, G: float, gap: float, r: int, tau: int, ratios: float) -> float:
-    """The bound as printed; ``gap`` is F0 - F*, ``ratios`` is Σσ̌²."""
+    """Return the bound as printed; ``gap`` is F0 - F* and ``ratios`` is Σσ̌²."""
     return sqrt(rate * (gap * (r + tau) + L / 2 * rate**2 * G**2 * (r * ratios + tau)))
 
 
 def mended_recovery(*, rate: float, L: float, G: float, gap: float, r: int, ratios: float) -> float:
-    """The corrected first term; it assumes that calibrated updates are unbiased gradients."""
+    """Return the corrected first term; it assumes that calibrated updates are unbiased gradients."""
     return sqrt(rate * r * (gap + L / 2 * rate**2 * G**2 * ratios))
 
 
 def mended_retraining(
     *, rate: float, L: float, G: float, gap: float, tau: int, sampled: bool = False
 ) -> float:
-    """The corrected second term; for sampled gradients, in expectation and with the martingale's part."""
+    """Return the corrected second term; for ``sampled`` gradients in expectation, with ηG√τ added."""
     drift = sqrt(rate * tau * (gap + L / 2 * rate**2 * G**2 * tau))
     return drift + (rate * G * sqrt(tau) if sampled else 0.0)
 
@@ -53,7 +53,10 @@ START = "retraining begins at the rollback model (it does not)"
 def theorem_terms(
     premises: Premises, guessed: Mapping[str, float], steps: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Term]:
-    """The theorem where its constants are declared or estimated; G is that of a whole round: K·G."""
+    """Return the terms of the theorem, without values if a constant is neither declared nor estimated.
+
+    G is the gradient of a whole round, K·G.
+    """
     constants = _constants(premises.given, guessed)
     needs = ("rate, smoothness, gradient, rollback_gap", "the steps of a recovery")
     if constants is None or steps is None:
@@ -91,7 +94,7 @@ def _constants(given: Assumptions, guessed: Mapping[str, float]) -> dict[str, fl
 
 
 def _ratio(step: Mapping[str, Any]) -> float:
-    """σ̌ = Σ p_c·‖ũ‖/‖û‖; 1 for a step that was not calibrated."""
+    """Return σ̌ = Σ p_c·‖ũ‖/‖û‖; 1 for a step that was not calibrated."""
     renewed, examples = step.get("renewed") or (), step["examples"]
     if not examples:
         return 0.0

@@ -1,4 +1,4 @@
-"""Detection: who is malicious, one file per detector. Each takes a history and gives a :class:`Detection`."""
+"""Detection: which clients are malicious. A detector takes a history and returns a :class:`Detection`."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,6 +1,6 @@
-"""What a detector says: a score for every client, the suspects with a reason each, or no sign of attack.
+"""The result of a detector: a score per client, and the suspects with a reason each.
 
-And one answer of several detectors: everybody whom one of them names, with all reasons.
+:func:`join` combines the results of several detectors.
 """
 
 from __future__ import annotations
@@ -15,29 +15,32 @@ from fedcrab.types import ClientId, natural
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Why a client is a suspect, and how sure that is."""
+    """Why a client is a suspect, and how certain that is."""
 
     reason: str
-    confidence: float  # 0 to 1: how rarely a fleet without attack would give this reason
+    confidence: float  # 0 to 1: the share of trainings without attack that show a weaker signal
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """The judgement of one detector over one history."""
+    """What one detector found in one history.
+
+    ``scores`` has every client, ``suspicions`` only the suspects. ``strength`` is the strongest signal as a
+    fraction of the alarm threshold: 1 or more is an attack. ``apart`` has the clients that differ from the
+    others, but not enough to be suspects, with the reason. ``notes`` are the limits of this detection.
+    """
 
     detector: str
-    rounds: int  # that it has seen
-    scores: Mapping[ClientId, float]  # of every client: how far it stands out, 0 for not at all
-    suspicions: Mapping[ClientId, Suspicion]  # of the suspects alone
-    strength: float  # of the clearest sign; 1 and more is taken for an attack
-    notes: tuple[str, ...] = field(default=())  # what limits this judgement
-    apart: Mapping[ClientId, str] = field(
-        default_factory=dict
-    )  # who stands apart, too little to be named: why
+    rounds: int  # examined
+    scores: Mapping[ClientId, float]  # how much each client differs from the others; 0 is not at all
+    suspicions: Mapping[ClientId, Suspicion]
+    strength: float
+    notes: tuple[str, ...] = field(default=())
+    apart: Mapping[ClientId, str] = field(default_factory=dict)
 
     @property
     def suspects(self) -> tuple[ClientId, ...]:
-        """Who is taken to be malicious; nobody where there is no sign of attack."""
+        """The clients that this detector considers malicious; empty if there is no sign of attack."""
         return tuple(sorted(self.suspicions, key=natural))
 
     @property
@@ -47,18 +50,18 @@ class Detection:
 
     @property
     def confidence(self) -> float:
-        """How sure it is that there was an attack; 0 where there is no sign of one."""
+        """How certain the attack is, from 0 to 1; 0 if there is no sign of one."""
         return max((s.confidence for s in self.suspicions.values()), default=0.0)
 
     def __repr__(self) -> str:
-        """In one line."""
-        seen = f"{len(self.scores)} clients, {self.rounds} rounds"
-        found = ", ".join(self.suspects[:10]) + (" …" if len(self.suspects) > 10 else "")
-        told = f"suspects {found} ({self.confidence:.1%} sure)" if self.attack else "no sign of attack"
-        return f"Detection({self.detector}: {told}; {seen})"
+        """Return the detection in one line."""
+        examined = f"{len(self.scores)} clients, {self.rounds} rounds"
+        first = ", ".join(self.suspects[:10]) + (" …" if len(self.suspects) > 10 else "")
+        result = f"suspects {first} ({self.confidence:.1%} sure)" if self.attack else "no sign of attack"
+        return f"Detection({self.detector}: {result}; {examined})"
 
     def _repr_html_(self) -> str:
-        facts = {
+        summary = {
             "detector": self.detector,
             "suspects": ", ".join(self.suspects) or "none: no sign of attack",
             "sure": f"{self.confidence:.1%}" if self.attack else "",
@@ -66,10 +69,10 @@ class Detection:
         }
         ranked = sorted(self.scores, key=lambda c: (c not in self.suspicions, -self.scores[c]))
         rows = [(c, f"{self.scores[c]:.4g}", self._row(c)["reason"]) for c in ranked]
-        return html_pairs("Detection", facts, below=html_rows(("client", "score", "because of"), rows))
+        return html_pairs("Detection", summary, below=html_rows(("client", "score", "reason"), rows))
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return the detection as plain values, for JSON."""
         return {
             "detector": self.detector,
             "rounds": self.rounds,
@@ -84,7 +87,7 @@ class Detection:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Detection:
-        """The detection that ``to_table`` told."""
+        """Return the detection that ``to_table`` wrote."""
         rows = {row["client"]: row for row in table["clients"]}
         return cls(
             table["detector"],
@@ -108,11 +111,11 @@ class Detection:
 
 
 def join(detections: Sequence[Detection], notes: Sequence[str] = ()) -> Detection:
-    """The detections as one, called ``all``.
+    """Return several detections as one, called ``all``, with ``notes`` before theirs.
 
-    A suspect's reasons stand side by side and its confidence is the greatest. Scores of different detectors
-    have different units: each is taken beside the greatest of its detector, times that detector's strength
-    where it is below 1, and a client has its greatest.
+    A client is a suspect if any detector suspects it. Its reasons are joined, and its confidence is the
+    largest. Scores of different detectors have different units. Therefore each score is divided by the
+    largest of its detector and multiplied by min(strength, 1); a client gets the largest of its scores.
     """
     clients = [client for detection in detections for client in detection.scores]
     suspects = [client for detection in detections for client in detection.suspicions]
@@ -120,7 +123,7 @@ def join(detections: Sequence[Detection], notes: Sequence[str] = ()) -> Detectio
         "all",
         max((d.rounds for d in detections), default=0),
         {client: max(_relative(d, client) for d in detections) for client in clients},
-        {client: _both(detections, client) for client in suspects},
+        {client: _joined_suspicion(detections, client) for client in suspects},
         max((d.strength for d in detections), default=0.0),
         (*notes, *(note for d in detections for note in d.notes)),
         {client: why for d in detections for client, why in d.apart.items() if client not in suspects},
@@ -128,12 +131,12 @@ def join(detections: Sequence[Detection], notes: Sequence[str] = ()) -> Detectio
 
 
 def _relative(detection: Detection, client: ClientId) -> float:
-    greatest = max(detection.scores.values(), default=0.0)
-    if greatest <= 0:
+    largest = max(detection.scores.values(), default=0.0)
+    if largest <= 0:
         return 0.0
-    return detection.scores.get(client, 0.0) / greatest * min(detection.strength, 1.0)
+    return detection.scores.get(client, 0.0) / largest * min(detection.strength, 1.0)
 
 
-def _both(detections: Sequence[Detection], client: ClientId) -> Suspicion:
+def _joined_suspicion(detections: Sequence[Detection], client: ClientId) -> Suspicion:
     found = [d.suspicions[client] for d in detections if client in d.suspicions]
     return Suspicion("; ".join(s.reason for s in found), max(s.confidence for s in found))

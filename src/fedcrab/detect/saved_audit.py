@@ -1,9 +1,10 @@
-"""What an audit found, kept in one JSON file: a page or a program shows it without computing it again.
+"""The saved result of an audit: one JSON file, so that ``report`` need not repeat the audit.
 
-Beside a history ``h`` it is the file ``h.audit.json`` (a history holds no file but its own), in the folder of
-recoveries ``audit.json``. It names the history's head, carries its own sha256, and holds pictures as bytes,
-never a pickle. Anybody may have changed the file: what is read is checked field by field. The sha256 finds
-damage, not forgery: who can change the file can change the hash. ``docs/forensics.md`` has the shape.
+The audit of a history ``h`` is the file ``h.audit.json`` beside it, because a history's folder contains only
+its own files. In a folder of recoveries it is ``audit.json``. The file contains the history's head, its own
+sha256, and images as bytes; it never contains a pickle. Anybody may have changed it, so every field is
+checked on reading. The sha256 detects damage, not forgery: whoever changes the file can change the hash too.
+``docs/forensics.md`` describes the fields.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from fedcrab.files import file_errors, read_json, write_named
 from fedcrab.history.chain import LEDGER
 
 FORMAT = 1
-LONGEST = 2**24  # bytes of the file
-SIDE = 96  # pixels of a picture; larger ones are thinned out
+MAX_BYTES = 2**24  # of the file
+SIDE = 96  # most pixels per side of an image; larger images are subsampled
 PICTURES = ("mask", "trigger", "example", "stamped")
-LONGEST_TEXT = 10_000  # characters of a note or an id
+MAX_CHARACTERS = 10_000  # of a note or an id
 Table = Mapping[str, Any]
 Check = Callable[[object], None]
 
 
 def audit_path(directory: Path) -> Path:
-    """Where the audit of a history, or of a folder of recoveries, is kept."""
+    """Return the file that holds the audit of a history, or of a folder of recoveries."""
     if (directory / LEDGER).exists():
         whole = directory.absolute()
         return whole.parent / f"{whole.name}.audit.json"
@@ -42,31 +43,32 @@ def audit_path(directory: Path) -> Path:
 
 
 def write_audit(directory: Path, table: Table) -> Path:
-    """Keep an audit, whole or not at all; gives the file. Raises HistoryError where it cannot be written."""
-    path, told = audit_path(directory), {"format": FORMAT, **table}
-    told["sha256"] = _digest(told)
-    checked(told, path)
-    with file_errors(f"{path}: the audit is not kept"):
-        write_named(path, [json.dumps(told, separators=(",", ":"), allow_nan=False).encode()])
+    """Save an audit atomically and return its file. Raises HistoryError if it cannot be written."""
+    path, content = audit_path(directory), {"format": FORMAT, **table}
+    content["sha256"] = _digest(content)
+    checked(content, path)
+    with file_errors(f"{path}: the audit was not saved"):
+        write_named(path, [json.dumps(content, separators=(",", ":"), allow_nan=False).encode()])
     return path
 
 
 def read_audit(directory: Path, head: str) -> dict[str, Any] | None:
-    """The audit of a history in the state ``head``; None where there is none, or it is of another state.
+    """Return the saved audit of a history whose head is ``head``; None if there is none for this head.
 
-    Raises DamagedError for a file that is not what ``write_audit`` wrote.
+    Raises DamagedError if the file is not what ``write_audit`` wrote.
     """
     path = audit_path(directory)
     if not path.is_file():
         return None
-    table = checked(read_json(path, limit=LONGEST, what="an audit"), path)
+    table = checked(read_json(path, limit=MAX_BYTES, what="an audit"), path)
     return table if table["history"] == head else None
 
 
 def picture(values: NDArray[np.floating[Any]], *, low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
-    """An image (channels, height, width) as bytes from 0 at ``low`` to 255 at ``high``, row by row.
+    """Return an image (channels, height, width) as base64 bytes, row by row, with its size.
 
-    One channel, or three interleaved; any other number is shown as their mean. At most SIDE pixels a side.
+    ``low`` becomes 0 and ``high`` becomes 255. One channel stays one, three are interleaved, and any other
+    number is averaged to one. The image has at most SIDE pixels per side.
     """
     image = np.asarray(values, np.float64)
     image = image if len(image) in (1, 3) else image.mean(axis=0, keepdims=True)
@@ -80,34 +82,36 @@ def picture(values: NDArray[np.floating[Any]], *, low: float = 0.0, high: float 
 
 
 def checked(table: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The table, if every field is what it must be."""
+    """Return the table after checking every field. Raises DamagedError naming ``path``."""
     try:
         if table["format"] != FORMAT or table["sha256"] != _digest(table):
-            raise DamagedError(f"{path}: changed since it was written, or of another version; audit again")
+            raise DamagedError(
+                f"{path}: changed since it was written, or from another version; run 'detect' again"
+            )
         _check(table)
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
-        raise DamagedError(f"{path}: not an audit as fedcrab writes it; audit again") from error
+        raise DamagedError(f"{path}: not an audit written by fedcrab; run 'detect' again") from error
     return table
 
 
 def _digest(table: Table) -> str:
-    told = {name: value for name, value in table.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    content = {name: value for name, value in table.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _check(table: Table) -> None:
     _fields({"history": _text, "notes": _list_of(_text)})(table)
     _list_of(_fields(MODEL))(table["models"])
-    _maybe(_fields(dict.fromkeys(PICTURES, _picture)))(table["pictures"])
-    _maybe(_fields(TIMELINE))(table["timeline"])
+    _optional(_fields(dict.fromkeys(PICTURES, _picture)))(table["pictures"])
+    _optional(_fields(TIMELINE))(table["timeline"])
     if table["timeline"] is not None and len(table["timeline"]["rounds"]) != len(table["timeline"]["lifts"]):
-        raise ValueError("one lift for each round")
+        raise ValueError("needs one lift per round")
     _list_of(_fields(TAUGHT))(table["taught"])
-    _maybe(_fields(ANSWER))(table.get("answer"))  # files of earlier versions have none
+    _optional(_fields(ANSWER))(table.get("answer"))  # missing in files of earlier versions
     if table.get("answer"):
         rows = {row["client"] for row in table["answer"]["clients"]}
         if not rows >= {*table["answer"]["suspects"]}:
-            raise ValueError("a row for each suspect")
+            raise ValueError("needs a row per suspect")
 
 
 def _number(value: object) -> None:
@@ -126,12 +130,12 @@ def _flag(value: object) -> None:
 
 
 def _text(value: object) -> None:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
         raise TypeError("not a text")
 
 
 def _picture(value: object) -> None:
-    _fields({"width": _count, "height": _count, "channels": _count, "base64": _text_of_bytes})(value)
+    _fields({"width": _count, "height": _count, "channels": _count, "base64": _base64_text})(value)
     image = dict(value)  # type: ignore[call-overload]
     data = base64.b64decode(image["base64"], validate=True)
     sides, channels = (image["height"], image["width"]), image["channels"]
@@ -139,7 +143,7 @@ def _picture(value: object) -> None:
         raise ValueError("not a picture")
 
 
-def _text_of_bytes(value: object) -> None:
+def _base64_text(value: object) -> None:
     if not isinstance(value, str) or len(value) > 4 * SIDE * SIDE + 4:
         raise TypeError("not the bytes of a picture")
 
@@ -148,8 +152,8 @@ def _fields(checks: Mapping[str, Check]) -> Check:
     def check(row: object) -> None:
         if not isinstance(row, dict):
             raise TypeError("not a table")
-        for name, own in checks.items():
-            own(row[name])
+        for name, check_field in checks.items():
+            check_field(row[name])
 
     return check
 
@@ -164,8 +168,8 @@ def _list_of(each: Check) -> Check:
     return check
 
 
-def _maybe(own: Check) -> Check:
-    return lambda value: None if value is None else own(value)
+def _optional(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
 
 
 MODEL: Mapping[str, Check] = {
@@ -177,7 +181,7 @@ MODEL: Mapping[str, Check] = {
     **dict.fromkeys(("ratio", "alarm", "confidence", "success", "lift"), _number),
 }
 TIMELINE: Mapping[str, Check] = {
-    "planted": _maybe(_count),
+    "planted": _optional(_count),
     "rounds": _list_of(_count),
     "lifts": _list_of(_number),
 }
@@ -186,7 +190,7 @@ CLIENT: Mapping[str, Check] = {
     "part": _number,
     "score": _number,
     "named": _flag,
-    "since": _maybe(_count),
+    "since": _optional(_count),
 }
 ANSWER: Mapping[str, Check] = {
     "detector": _text,
@@ -201,7 +205,7 @@ ANSWER: Mapping[str, Check] = {
 }
 TAUGHT: Mapping[str, Check] = {
     "about": _text,
-    "class": _maybe(_count),
+    "class": _optional(_count),
     "rounds": _count,
     "strength": _number,
     "clients": _list_of(_fields(CLIENT)),

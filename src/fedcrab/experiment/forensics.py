@@ -25,11 +25,11 @@ from fedcrab.audit import (
     timeline,
 )
 from fedcrab.audit.flat_model import Images, Labels
+from fedcrab.audit.lessons import spare
 from fedcrab.audit.taught import DOUBTED
 from fedcrab.audit.timeline import lift
 from fedcrab.detect import Detection, join, ledger
 from fedcrab.detect.saved_audit import picture, write_audit
-from fedcrab.detect.second_look import spare
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.experiment.config import Config
 from fedcrab.experiment.setup import Setup
