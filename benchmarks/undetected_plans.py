@@ -1,4 +1,4 @@
-"""Plans that allow for undetected attackers (--unfound): what they prevent, and what they cost.
+"""Plans that allow for undetected attackers (--undetected): what they prevent, and what they cost.
 
 usage: python benchmarks/undetected_plans.py [--minutes M] [--table]
 

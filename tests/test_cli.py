@@ -139,16 +139,19 @@ def test_plan_with_settings_of_ones_own(place: Path) -> None:
 def test_plan_for_attackers_not_found(place: Path) -> None:
     plain, hedged = (
         json.loads(fedcrab("plan", "h", "--malicious", "3", *more, "--json", cwd=place).stdout)
-        for more in ((), ("--unfound", "20%"))
+        for more in ((), ("--undetected", "20%"))
     )
     assert "unfound" not in plain
     assert hedged["unfound"] == 3
     assert all(s >= t for s, t in zip(hedged["sensitivity"], plain["sensitivity"], strict=True))
     assert hedged["presets"]["hardened"] == plain["presets"]["hardened"]
-    told = fedcrab("plan", "h", "--malicious", "3", "--unfound", "3", cwd=place)
+    told = fedcrab("plan", "h", "--malicious", "3", "--undetected", "3", cwd=place)
     assert "attackers not found" in told.stdout
-    wrong = fedcrab("plan", "h", "--malicious", "3", "--unfound", "10", cwd=place)
+    earlier = fedcrab("plan", "h", "--malicious", "3", "--unfound=3", cwd=place)
+    assert earlier.stdout == told.stdout
+    wrong = fedcrab("plan", "h", "--malicious", "3", "--undetected", "10", cwd=place)
     assert (wrong.returncode, len(wrong.stderr.strip().splitlines())) == (2, 1)
+    assert "--unfound" not in fedcrab("plan", "--help", cwd=place).stdout
 
 
 def test_verify(place: Path) -> None:

@@ -87,7 +87,7 @@ class Progress:
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
-    """A spinner, the stage and, where steps are counted, a bar and the time left."""
+    """Return a spinner, the stage and, where steps are counted, a bar and the time left."""
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 

@@ -42,10 +42,10 @@ def test_the_draw_follows_from_the_seed_and_not_from_the_order_of_the_pool():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: rounds_of(["x"]), "rounds are such as 30"),
-        (lambda: rounds_of([-3]), "rounds are such as 30"),
-        (lambda: rounds_of(["9-3"]), "end before they begin"),
-        (lambda: Attackers("abc"), "the one string 'abc'"),
+        (lambda: rounds_of(["x"]), "ranges such as 30"),
+        (lambda: rounds_of([-3]), "ranges such as 30"),
+        (lambda: rounds_of(["9-3"]), "ends before it begins"),
+        (lambda: Attackers("abc"), "the string 'abc'"),
         (lambda: Attackers(frozenset("a"), start=-1), "start must be round 0 or later, got -1"),
         (lambda: Attackers(frozenset("a"), share=1.5), r"share must be between 0 and 1, got 1\.5"),
         (lambda: draw_attackers(POOL, -0.1, 0), r"fraction must be between 0 and 1, got -0\.1"),

@@ -193,5 +193,5 @@ def test_an_attack_goes_around_an_attack_and_replaced_examples_go_through(name):
 @pytest.mark.parametrize("data_attack", DATA)
 def test_an_attack_on_examples_refuses_a_fleet_that_shows_none(data_attack):
     for hidden in (FixedFleet({}), sign_flip(FixedFleet({}), Attackers(EVIL))):
-        with pytest.raises(ConfigError, match="FixedFleet does not show its clients' examples"):
+        with pytest.raises(ConfigError, match="FixedFleet does not expose its clients' examples"):
             DATA[data_attack](hidden, Attackers(EVIL))

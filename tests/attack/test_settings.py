@@ -35,7 +35,7 @@ EVIL = frozenset("bf")
         (backdoor, {"boost": 0.0, "trigger": SMALL}, r"boost must be more than 0, got 0\.0"),
         (backdoor, {"trigger": Trigger(size=5)}, "size 5 does not fit images of 4×4"),
         (dba, {"poisoned": 1.5}, r"poisoned must be .* got 1\.5"),
-        (dba, {"parts": 17}, "16 pixels has 1 to that many parts, got 17"),
+        (dba, {"parts": 17}, "16 pixels can have 1 to 16 parts, got 17"),
         (label_flip, {"classes": 1}, "classes must be 2 or more, got 1"),
         (label_flip, {"classes": 2}, "client b: labels must be from 0 to 1, got 0 to 2"),
         (noise_trim, {"mode": "drop"}, "mode must be one of add, replace, got 'drop'"),

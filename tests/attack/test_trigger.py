@@ -42,7 +42,7 @@ def test_no_images_are_no_trouble():
     ("make", "message"),
     [
         (lambda: Trigger(size=0), "size must be 1 or more, got 0"),
-        (lambda: Trigger(size=2, parts=5), "4 pixels has 1 to that many parts, got 5"),
+        (lambda: Trigger(size=2, parts=5), "4 pixels can have 1 to 4 parts, got 5"),
         (lambda: Trigger(part=2, parts=2), "part must be from 0 to 1, got 2"),
         (lambda: stamp(np.zeros((1, 64), np.float32)), r"shape \(64,\) needs image="),
         (lambda: stamp(np.zeros((1, 64), np.float32), Trigger(image=(1, 8, 9))), r"\(64,\) are not .*8, 9"),

@@ -83,7 +83,7 @@ def test_resumed_after_an_interruption_it_gives_the_same_bits(
     assert History.verify(tmp_path / "h") == []
     assert len(History.open(tmp_path / "h").rounds) == 3
     other = run("--history", "h", "--resume", "--set", "local.epochs=3", cwd=tmp_path)
-    assert (other.returncode, "another configuration" in other.stderr) == (2, True)
+    assert (other.returncode, "a different configuration" in other.stderr) == (2, True)
     done = run("--history", "h", "--resume", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "12 rounds" in done.stdout

@@ -167,5 +167,5 @@ def test_nothing_is_proved_of_a_network() -> None:
         with open_for_training(setup, Path(place) / "h", resume=False) as history:
             list(run(setup, history))
         history = History.open(Path(place) / "h")
-        with pytest.raises(ConfigError, match="softmax has and 'mlp' has not"):
+        with pytest.raises(ConfigError, match="softmax has one, 'mlp' does not"):
             recover_to_end("replay", history, setup.attackers.clients, setup, proof=0.1)

@@ -64,7 +64,7 @@ def test_after_a_recovery_the_trigger_is_gone(place: Path) -> None:
     assert alone["timeline"] is None
     refused = fedcrab(*file, cwd=place)
     assert refused.returncode == 2
-    assert "name it by --history DIR" in refused.stderr
+    assert "pass it as --history DIR" in refused.stderr
 
 
 @pytest.mark.parametrize("given", [[], ["--detector", "taught"], ["--detector", "taught", "--examples"]])
@@ -103,7 +103,10 @@ def test_without_updates_what_is_known_and_by_whom_is_not(place: Path) -> None:
     [
         ("audit none", "none"),
         ("audit these.npz --history h", "these.npz"),
-        ("detect h --detector ledger --examples these.npz", "--examples is for the detectors taught and all"),
+        (
+            "detect h --detector ledger --examples these.npz",
+            "--examples applies to the detectors taught and all",
+        ),
         ("detect h --examples none.npz", "not a readable .npz file"),
         ("detect h --detector taught --examples h/ledger.sqlite", "not a readable .npz file"),
     ],

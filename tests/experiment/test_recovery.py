@@ -238,7 +238,7 @@ def test_settings_of_the_plan_and_of_the_method_can_be_changed(
         history.path, bad, "crab-hardened", tmp_path / "out", changes=["beta=0.0", "settle=0"], workers=0
     )
     assert rows[1]["rollback_round"] == changed.plan.rollback_round
-    with pytest.raises(ConfigError, match="name it with --method"):
+    with pytest.raises(ConfigError, match="choose it with --method"):
         recover_command(history.path, bad, "all", tmp_path / "all", changes=["beta=0.1"])
     with pytest.raises(ConfigError, match="has no setting 'hope'; it has no settings"):
         recover_command(history.path, bad, "retrain", tmp_path / "x", changes=["hope=1"], workers=0)

@@ -31,6 +31,6 @@ def test_an_unbroken_history(tmp_path: Path) -> None:
 
 def test_one_that_went_on_from_another_model_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     history = recorded(tmp_path / "h", [0, 1, 0.5])
-    with pytest.raises(HistoryError, match="round 2 starts from another model than round 1"):
+    with pytest.raises(HistoryError, match="round 2 does not start from the model that round 1"):
         rerecord(history, tmp_path / "again", Selective())
     assert not (tmp_path / "again").exists()

@@ -1,19 +1,13 @@
-"""Krum: the one update that lies closest to its neighbours.
+"""Krum and multi-Krum: the update, or the mean of the updates, nearest to their neighbours.
 
-    score(c) = Σ ‖u_c − u_c'‖² over the n − f − 2 nearest others c',   G = u of the lowest score
+    score(c) = Σ ‖u_c − u_c'‖² over the n − f − 2 nearest others c'
 
-n updates, at most f (`byzantine`) of them malicious; 2f + 2 < n.
-Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017.
-Departs from it: with f = 0 there is nothing to tolerate, so one and two updates are accepted too; a tie goes
-to the row that is smaller at the first coordinate where they differ, so that no order of clients matters.
-Weights are not used: the numbers of examples are the clients' own claims.
-
-Multi-Krum: the mean of the updates with the lowest scores.
-
-    G = mean of u_c over the `keep` lowest scores of Krum
+n is the number of updates; at most f (``byzantine``) of them are malicious, with 2f + 2 < n.
 
 Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017.
-A plain mean, as published: the numbers of examples are the clients' own claims.
+Departs from it: with f = 0 there is nothing to tolerate, so one and two updates are accepted too. Of two
+equal scores, the row wins that is smaller at the first coordinate where they differ, so that the order of
+clients does not matter. Weights are not used, because the numbers of examples are the clients' own claims.
 """
 
 from __future__ import annotations
@@ -30,7 +24,10 @@ from fedcrab.vectors import combination, squared_distances
 
 
 def krum(*, byzantine: int) -> Aggregate:
-    """Return Krum: the update with the lowest score, unchanged; ``byzantine`` is f."""
+    """Return Krum: the update with the lowest score, unchanged.
+
+    ``byzantine`` is f. Raises ``ConfigError`` if it is negative; the rule itself raises it if 2f + 2 ≥ n.
+    """
     check_byzantine(byzantine)
 
     def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
@@ -47,7 +44,7 @@ def check_byzantine(byzantine: int) -> None:
 
 
 def scores(squared: NDArray[np.float64], byzantine: int) -> NDArray[np.float64]:
-    """Krum's score of each client, from the squared distances of all pairs."""
+    """Return Krum's score of each client, from the squared distances of all pairs."""
     n = len(squared)
     if byzantine > 0 and 2 * byzantine + 2 >= n:
         raise ConfigError(f"Cannot tolerate 2*byzantine + 2 >= n. Got byzantine={byzantine}, n={n}")
@@ -57,7 +54,7 @@ def scores(squared: NDArray[np.float64], byzantine: int) -> NDArray[np.float64]:
 
 
 def ranking(matrix: NDArray[np.float32], byzantine: int) -> list[int]:
-    """The rows from the lowest score to the highest."""
+    """Return the rows' positions from the lowest score to the highest."""
     score = scores(squared_distances(matrix), byzantine)
 
     def compare(i: int, j: int) -> int:
@@ -70,7 +67,11 @@ def ranking(matrix: NDArray[np.float32], byzantine: int) -> list[int]:
 
 
 def multi_krum(*, byzantine: int, keep: int | None = None) -> Aggregate:
-    """Return multi-Krum: the mean of the ``keep`` best updates. 1 is Krum, None is all but ``byzantine``."""
+    """Return multi-Krum: the plain mean of the ``keep`` updates with the lowest scores.
+
+    ``keep`` 1 is Krum; None keeps all but ``byzantine``. Raises ``ConfigError`` if a setting is out of range;
+    the rule itself raises it if a round has too few updates.
+    """
     check_byzantine(byzantine)
     if keep is not None and keep < 1:
         raise ConfigError(f"keep must be 1 or more, or None for all but byzantine, got {keep}")

@@ -2,19 +2,6 @@
 
 A rule applies only to trained coordinates. Floating-point buffers (BatchNorm's running statistics) are
 averaged by examples; integer buffers (its counter) take the maximum. Robust rules are not meant for either.
-
-The norm-clipped mean.
-
-    G = Σ p_c · u_c · min(1, limit / ‖u_c‖),   p_c = n_c / Σ n
-
-Sun et al., "Can You Really Backdoor Federated Learning?", 2019 (norm bounding).
-
-FedAvg: the mean, weighted by examples.
-
-    G = Σ p_c · u_c,   p_c = n_c / Σ n
-
-u_c the update of client c, n_c its number of examples.
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
 
 from __future__ import annotations
@@ -30,7 +17,7 @@ from fedcrab.types import Layout, Vector
 from fedcrab.vectors import combination, squared_norms
 
 Aggregate = Callable[[NDArray[np.float32], NDArray[np.float64]], Vector]
-"""(updates, one row per client; examples per client) -> G_t. Rows are finite: the server drops others."""
+"""(updates, one row per client; examples per client) -> G_t. All rows are finite: the server drops others."""
 
 
 def participants(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> int:
@@ -46,7 +33,7 @@ def participants(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> i
 
 
 def shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """p_c = n_c / Σ n."""
+    """Return p_c = n_c / Σ n; raise ``ConfigError`` if the weights do not allow this."""
     total = float(np.sum(weights, dtype=np.float64))
     if not (np.isfinite(total) and total > 0 and np.min(weights) >= 0):
         raise ConfigError(
@@ -56,9 +43,9 @@ def shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def with_buffers(rule: Aggregate, layout: Layout) -> Aggregate:
-    """Return the rule for trained coordinates, with buffers averaged as above.
+    """Return a rule that applies ``rule`` to trained coordinates and averages buffers as described above.
 
-    A server's own rule sees whole models and treats buffers itself.
+    A server's own rule is returned unchanged: it sees whole models and treats buffers itself.
     """
     if isinstance(rule, ServerRule) or all(f.trained for f in layout.fields):
         return rule
@@ -77,7 +64,13 @@ def with_buffers(rule: Aggregate, layout: Layout) -> Aggregate:
 
 
 def clipped_mean(*, limit: float) -> Aggregate:
-    """Return the weighted mean of updates clipped to length ``limit``; at infinity it is fedavg."""
+    """Return the weighted mean of updates clipped to length ``limit`` (norm bounding).
+
+        G = Σ p_c · u_c · min(1, limit / ‖u_c‖),   p_c = n_c / Σ n
+
+    An infinite limit gives fedavg. Raises ``ConfigError`` unless the limit is more than 0.
+    Sun et al., "Can You Really Backdoor Federated Learning?", 2019.
+    """
     if not limit > 0:
         raise ConfigError(f"limit must be more than 0, got {limit}")
 
@@ -91,7 +84,13 @@ def clipped_mean(*, limit: float) -> Aggregate:
 
 
 def fedavg() -> Aggregate:
-    """Return the weighted mean. It is not robust: one client can move it anywhere."""
+    """Return FedAvg: the mean, weighted by examples. It is not robust: one client can move it anywhere.
+
+        G = Σ p_c · u_c,   p_c = n_c / Σ n
+
+    u_c is the update of client c, n_c its number of examples.
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+    """
 
     def aggregate(matrix: NDArray[np.float32], weights: NDArray[np.float64]) -> Vector:
         participants(matrix, weights)

@@ -1,4 +1,4 @@
-"""The server's own rule: it sees whole models, knows the round, and keeps a state between rounds.
+"""The server's own rule: it sees whole models, knows the round, and has a state that lasts between rounds.
 
 The other rules are functions of one round's updates. A server may also aggregate with an optimiser (FedAdam,
 momentum), clip by an adaptive norm or add noise. The adapter of an engine passes such a server to a recovery
@@ -18,10 +18,10 @@ from fedcrab.types import ServerState, Updates, Vector
 
 
 class ServerRule(ABC):
-    """Can be passed to a recovery method in place of a rule; it treats buffers itself."""
+    """Can be passed to a recovery method instead of a rule; it treats buffers itself."""
 
     name: str = "server"
-    fewest: int = 1  # answers that it needs to make something of them
+    fewest: int = 1  # the number of answers that it needs at least
 
     @abstractmethod
     def step(self, model: Vector, updates: Updates, *, round: int) -> Vector | str:
@@ -36,5 +36,5 @@ class ServerRule(ABC):
         """Restore the state before a round; None is the state of a new server."""
 
     def __call__(self, _matrix: NDArray[np.float32], _weights: NDArray[np.float64]) -> NoReturn:
-        """Raises: the step depends on the model and the round, so use :meth:`step`."""
-        raise ConfigError(f"{self.name} aggregates with a state of its own; only a recovery can use it")
+        """Raise ``ConfigError``: the step depends on the model and the round, so use :meth:`step`."""
+        raise ConfigError(f"{self.name} aggregates with its own state; only a recovery can use it")

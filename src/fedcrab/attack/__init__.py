@@ -1,6 +1,7 @@
-"""Attacks: malicious clients as a fleet around a fleet, one file per attack.
+"""Attacks: each factory wraps a fleet and returns a fleet in which some clients are malicious.
 
-Each factory takes the fleet, the ``Attackers`` and keyword-only hyper-parameters, and returns a fleet.
+A factory takes the fleet, the :class:`Attackers` (who, and in which rounds) and keyword-only settings. An
+attacker that is not asked in a round, or that does not act in it, answers honestly.
 """
 
 from fedcrab.attack.backdoor import backdoor, boosted, dba

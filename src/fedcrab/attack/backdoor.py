@@ -1,28 +1,7 @@
-"""Backdoor (BadNets): some of an attacker's examples carry a trigger and a false label.
+"""Backdoors: attackers train on examples that carry a trigger and a false label.
 
-    (x, y) → (stamp(x), target) on a fraction `poisoned` of its examples;  sends γ · u
-
-γ is `boost` (1 sends the trained update, about n replaces the model). Label modes:
-`fixed` every poisoned example gets `target`; `random` each gets a class drawn from all but its own;
-`all-of-one-class` every example of class `source` is poisoned and gets `target` (`poisoned` is not used).
-Gu et al., "BadNets", 2017; Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020.
-An attacker that does not take part, or does not act, is honest. Rounds without honest clients work alike.
-
-Boosting: γ times the update, so that averaging does not dilute it.
-
-    sends γ · u
-
-γ (`factor`): 1 changes nothing, about n (over the number of attackers) replaces the model.
-Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020 (model replacement).
-
-DBA: the trigger is cut into parts, one per attacker; success is measured with the whole trigger.
-
-    attacker number a (in the order of ids) trains on (stamp(x, part a mod parts), target)
-
-on a fraction `poisoned` of its examples and sends γ · u, γ = `boost`. Success is measured with the whole
-trigger, ``stamp(images, trigger)``, which no attacker has ever trained on.
-Xie et al., "DBA: Distributed Backdoor Attacks against Federated Learning", ICLR 2020.
-An attacker that does not take part, or does not act, is honest, and its part is missing from that round.
+Gu et al., "BadNets", 2017; Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020 (boosting,
+model replacement); Xie et al., "DBA: Distributed Backdoor Attacks against Federated Learning", ICLR 2020.
 """
 
 from __future__ import annotations
@@ -40,7 +19,11 @@ from fedcrab.types import ClientId, Fleet
 
 
 def boosted(fleet: Fleet, attackers: Attackers, *, factor: float) -> CraftedFleet:
-    """Return a fleet whose attackers send ``factor`` times their update."""
+    """Return a fleet whose attackers send ``factor`` times their update, so that averaging keeps its effect.
+
+    1 changes nothing; about n divided by the number of attackers replaces the model. Raises ``ConfigError``
+    unless ``factor`` is finite and more than 0.
+    """
     if not (np.isfinite(factor) and factor > 0):
         raise ConfigError(f"boost must be more than 0, got {factor}")
     return CraftedFleet(fleet, attackers, lambda scene: scene.own.vectors.astype(np.float64) * factor)
@@ -61,9 +44,19 @@ def backdoor(
     trigger: Trigger = PATCH,
     boost: float = 1.0,
 ) -> DataFleet:
-    """Return a fleet whose attackers plant a backdoor.
+    """Return a fleet whose attackers plant a backdoor (BadNets).
 
-    Mode `random` needs ``classes``, mode `all-of-one-class` needs ``source``.
+        (x, y) → (stamp(x), target) on a fraction ``poisoned`` of an attacker's examples;  it sends boost · u
+
+    ``labels`` says which examples are poisoned and what label they get:
+
+    - ``fixed``: every poisoned example gets ``target``.
+    - ``random``: each gets a class drawn from all but its own; needs ``classes``, the number of classes.
+    - ``all-of-one-class``: every example of class ``source`` is poisoned and gets ``target``; ``poisoned`` is
+      not used.
+
+    ``trigger`` is the patch. ``boost`` 1 sends the trained update, about n replaces the model. Raises
+    ``ConfigError`` for impossible settings, and for a fleet that does not expose its clients' examples.
     """
     check_poisoned(poisoned)
     _check_labels(labels, target, source, classes)
@@ -81,18 +74,18 @@ def backdoor(
 
 
 def check_poisoned(poisoned: float) -> None:
-    """Raise ``ConfigError`` unless the value is a fraction."""
+    """Raise ``ConfigError`` unless ``poisoned`` is more than 0 and at most 1."""
     if not 0 < poisoned <= 1:
         raise ConfigError(f"poisoned must be more than 0 and at most 1, got {poisoned}")
 
 
 def draw_rows(rng: np.random.Generator, n: int, poisoned: float) -> NDArray[np.int64]:
-    """round(poisoned × n) of n examples, half to even."""
+    """Return the sorted positions of round(poisoned × n) of n examples, half to even."""
     return np.sort(rng.permutation(n)[: round(poisoned * n)])
 
 
 def _other_classes(rng: np.random.Generator, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """For each label, a class drawn from the others."""
+    """Return, per label, a class drawn from the other classes."""
     return (labels + rng.integers(1, classes, len(labels))) % classes
 
 
@@ -117,7 +110,14 @@ def dba(
     trigger: Trigger = PATCH,
     boost: float = 1.0,
 ) -> DataFleet:
-    """Return a fleet whose attackers plant one backdoor together, each with one part of the trigger."""
+    """Return a fleet whose attackers plant one backdoor together, each with one part of the trigger (DBA).
+
+        attacker number a (in the order of ids) trains on (stamp(x, part a mod parts), target)
+
+    on a fraction ``poisoned`` of its examples, and sends ``boost`` times its update. Success is measured with
+    the whole trigger, ``stamp(images, trigger)``, on which no attacker has trained. The part of an attacker
+    that does not act is missing from that round. Raises ``ConfigError`` as :func:`backdoor` does.
+    """
     check_poisoned(poisoned)
     pieces = trigger.cut(parts)
     ordered = sorted(attackers.clients)

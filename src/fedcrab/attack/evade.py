@@ -1,19 +1,20 @@
-"""Evade: poison that Crab's client selection leaves out.
+"""Evade: poison that Crab's client selection does not keep.
 
-Crab keeps the clients whose updates point along the aggregate G_t (cosine), so poison orthogonal to G_t is
-left out of the history. Orthogonal to the G_t that *results*, attackers included, under fedavg. With p the
-shares of all participants, H = Σ p_c·u_c over the honest, P = Σ p_c over the attackers, who all send the same
-v of length ρ:
+Crab keeps the clients whose updates point along the aggregate G_t (cosine). Poison orthogonal to G_t is
+therefore not kept. It must be orthogonal to the G_t that *results*, with the attackers included, under
+fedavg. p_c are the shares of all participants, H = Σ p_c·u_c is the sum over the honest ones, and P = Σ p_c
+is the share of the attackers. They all send the same v of length ρ:
 
     G = H + P·v,   ⟨v, G⟩ = ⟨v, H⟩ + P·ρ² = 0
     v = a·ĥ + b·q̂,   a = −P·ρ²/‖H‖,   b = √(ρ² − a²)
 
-ĥ the direction of H, q̂ that of the poison's part orthogonal to H, the poison being the attackers' mean
-update as the inner fleet answers: ``evade(backdoor(fleet, attackers), attackers)``. A little has to point
-against H, or v's own weight in G would show.
-There is a solution while P·ρ < ‖H‖. A larger `norm` is cut to ρ = ‖H‖/(P·√2), where b, the poison that
-arrives, is the most that any ρ gives. Without honest clients, with H = 0, or with no part orthogonal to H,
-nothing can be orthogonal, and the poison is sent as it is.
+ĥ is the direction of H. q̂ is the direction of the poison without its part along H. The poison is the
+attackers' mean update from the inner fleet: ``evade(backdoor(fleet, attackers), attackers)``. A small part
+of v points against H; otherwise v's own weight in G would be visible.
+
+A solution exists while P·ρ < ‖H‖. A larger ``norm`` is cut to ρ = ‖H‖/(P·√2), which gives the largest b,
+the part of the poison that arrives. If there are no honest clients, H = 0, or the poison has no part
+orthogonal to H, there is no solution, and the poison is sent unchanged.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ from fedcrab.types import Fleet, Updates
 
 
 def evade(fleet: Fleet, attackers: Attackers, *, norm: float | None = None) -> CraftedFleet:
-    """Return a fleet whose attackers send poison orthogonal to G_t, of length ``norm`` or of its own."""
+    """Return a fleet whose attackers send poison orthogonal to G_t.
+
+    ``norm`` is its length (None: the poison's own). Raises ``ConfigError`` unless it is None, or finite and
+    more than 0.
+    """
     if norm is not None and not (np.isfinite(norm) and norm > 0):
-        raise ConfigError(f"norm must be more than 0, or None to keep the poison's, got {norm}")
+        raise ConfigError(f"norm must be more than 0, or None for the poison's own, got {norm}")
 
     def craft(scene: RoundView) -> NDArray[np.float64]:
         total = scene.honest.weights.sum() + scene.own.weights.sum()
@@ -45,7 +50,7 @@ def evade(fleet: Fleet, attackers: Attackers, *, norm: float | None = None) -> C
 def orthogonal(
     honest: NDArray[np.float64], share: float, poison: NDArray[np.float64], norm: float
 ) -> NDArray[np.float64] | None:
-    """v, for H, P, the poison and ρ; None where there is none."""
+    """Return v for H, P, the poison and ρ; None if there is no solution."""
     size = float(np.linalg.norm(honest))
     if size == 0:
         return None

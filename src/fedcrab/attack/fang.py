@@ -1,31 +1,7 @@
-"""Fang et al.'s attack on Krum, full knowledge.
+"""Fang et al.'s attacks on Krum and on the trimmed mean, with full knowledge.
 
-    sends w = M_t − λ·s, so the update −λ·s;   λ halved until Krum selects it or λ < 1e-5
-
-s the sign of the honest mean update. All attackers send the same, and back each other with distance 0. λ
-starts at
-
-    λ ≤ (√(min_i Σ ‖u_l − u_i‖² / (n − 2m − 1)) + max_i ‖u_i‖) / ‖s‖
-
-(i honest, l its n − m − 2 nearest honest neighbours), above which Krum cannot select it: an attacker has n −
-2m − 1 honest neighbours, each at least λ‖s‖ − ‖u‖ away. With n ≤ 2m + 1 the divisor is 1.
-Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020.
-Departs from it: attackers send exactly the same, not points within a small ε of each other; if they are too
-many for Krum to be defined (2m + 2 ≥ n), they suppose a Krum that tolerates as many as n allows.
-In a round without honest clients the attackers' own updates are used instead.
-
-Fang et al.'s attack on the trimmed mean, full knowledge.
-
-    s[k] = sign of the honest mean update;  sends a local model w with
-    s < 0:  w[k] in [max, 2·max] if max > 0 else [max, max/2]
-    s > 0:  w[k] in [min/2, min] if min > 0 else [2·min, min]
-
-max, min over the coordinates k of the honest *local models* M_t + u; what is sent as an update is w − M_t.
-Each attacker draws its own w, uniformly, again each round. Where s = 0 there is no direction to reverse: w =
-M_t.
-Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020 (b =
-2).
-In a round without honest clients the attackers' own updates are used instead.
+Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020. In
+a round without honest clients the attackers use their own updates instead of the honest ones.
 """
 
 from __future__ import annotations
@@ -46,7 +22,20 @@ LEAST = 1e-5
 def fang_krum(fleet: Fleet, attackers: Attackers, *, byzantine: int | None = None) -> CraftedFleet:
     """Return a fleet whose attackers make Krum select them.
 
-    ``byzantine`` is what the server's Krum tolerates; None for as many as attack in the round.
+        the model M_t − λ·s, so the update −λ·s;   λ is halved until Krum selects it or λ < 1e-5
+
+    s is the sign of the honest mean update. All attackers send the same update, so their distances to each
+    other are 0. λ starts at the value above which Krum cannot select it:
+
+        λ ≤ (√(min_i Σ ‖u_l − u_i‖² / (n − 2m − 1)) + max_i ‖u_i‖) / ‖s‖
+
+    over honest i, and l among the n − m − 2 nearest honest neighbours of i. An attacker has n − 2m − 1 honest
+    neighbours, each at least λ‖s‖ − ‖u‖ away. If n ≤ 2m + 1, the divisor is 1.
+
+    ``byzantine`` is the number of attackers that the server's Krum tolerates (None: as many as attack in the
+    round). Raises ``ConfigError`` if it is negative. Departs from the paper in two points: attackers send
+    exactly the same, not points within a small ε of each other. If they are too many for Krum to be defined
+    (2m + 2 ≥ n), they assume a Krum that tolerates as many as n allows.
     """
     if byzantine is not None and byzantine < 0:
         raise ConfigError(
@@ -65,7 +54,7 @@ def fang_krum(fleet: Fleet, attackers: Attackers, *, byzantine: int | None = Non
 def _strength(
     honest: NDArray[np.float32], direction: NDArray[np.float64], attacking: int, tolerated: int
 ) -> float:
-    """The first λ, halving, at which Krum selects an attacker."""
+    """Return the first λ, halving, at which Krum selects an attacker."""
     pairs, lengths = squared_distances(honest), squared_norms(honest)
     along = np.array([row @ direction for row in honest])
     size = max(1.0, float(direction @ direction))
@@ -79,7 +68,7 @@ def _strength(
 
 
 def _bound(pairs: NDArray[np.float64], lengths: NDArray[np.float64], attacking: int) -> float:
-    """λ‖s‖ beyond which no attacker is selected."""
+    """Return λ‖s‖ above which no attacker is selected."""
     h = len(pairs)
     nearest = np.sort(pairs, axis=1)[:, 1 : max(1, h - 1)]  # without itself, the n − m − 2 nearest
     closest = nearest.sum(axis=1).min() / max(1, h - attacking - 1)
@@ -87,7 +76,7 @@ def _bound(pairs: NDArray[np.float64], lengths: NDArray[np.float64], attacking: 
 
 
 def _selected(pairs: NDArray[np.float64], away: NDArray[np.float64], attacking: int, tolerated: int) -> bool:
-    """Whether Krum prefers the attackers, all at one point and ``away`` from each honest client."""
+    """Return whether Krum prefers the attackers, all at one point and ``away`` from each honest client."""
     h = len(pairs)
     squared = np.zeros((h + attacking, h + attacking))
     squared[:h, :h] = pairs
@@ -98,7 +87,16 @@ def _selected(pairs: NDArray[np.float64], away: NDArray[np.float64], attacking: 
 
 
 def fang_trim(fleet: Fleet, attackers: Attackers) -> CraftedFleet:
-    """Return a fleet whose attackers send models just beyond the honest ones, on the wrong side."""
+    """Return a fleet whose attackers send models just beyond the honest ones, on the wrong side.
+
+        s[k] = sign of the honest mean update;  an attacker sends a local model w with
+        s < 0:  w[k] in [max, 2·max] if max > 0 else [max, max/2]
+        s > 0:  w[k] in [min/2, min] if min > 0 else [2·min, min]
+
+    max and min are over the honest *local models* M_t + u, per coordinate k; the update is w − M_t (the
+    paper's b is 2). Each attacker draws its own w uniformly, again in each round. Where s = 0 there is no
+    direction to reverse, and w = M_t.
+    """
 
     def craft(scene: RoundView) -> NDArray[np.float64]:
         model, direction = scene.model.astype(np.float64), np.sign(mean(scene.seen))
@@ -115,7 +113,7 @@ def fang_trim(fleet: Fleet, attackers: Attackers) -> CraftedFleet:
 def _range(
     model: NDArray[np.float64], updates: NDArray[np.float32], direction: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """For each coordinate the extreme honest value on the wrong side, and the end beyond it."""
+    """Return, per coordinate, the extreme honest value on the wrong side, and the end of the range."""
     highest, lowest = model + updates.max(axis=0), model + updates.min(axis=0)
     above = np.where(highest > 0, 2 * highest, highest / 2)
     below = np.where(lowest > 0, lowest / 2, 2 * lowest)

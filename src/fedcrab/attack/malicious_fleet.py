@@ -1,7 +1,7 @@
-"""What all attacks share: who attacks and when, and fleets that wrap a fleet.
+"""What all attacks share: who attacks in which rounds, and the fleets that wrap a fleet.
 
 :class:`PoisonedDataFleet` trains attackers on poisoned examples. :class:`CraftedFleet` replaces the updates
-of attackers by crafted ones.
+of attackers with crafted ones.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Attackers:
 
     clients: frozenset[ClientId]
     start: int = 0  # the first round in which they may act
-    share: float = 1.0  # of the rounds from there on, drawn one by one: 0 never, 1 always
-    seed: int = 0  # of every draw that the attack makes
-    rounds: frozenset[int] | None = None  # the only ones in which they may act; None: any
+    share: float = 1.0  # the probability that they act in a round from there on: 0 never, 1 always
+    seed: int = 0  # for every draw that the attack makes
+    rounds: frozenset[int] | None = None  # the only rounds in which they may act; None: any
 
     def __post_init__(self) -> None:
         if isinstance(self.clients, str):
-            raise ConfigError(f"attackers are a set of client ids, got the one string {self.clients!r}")
+            raise ConfigError(f"attackers must be a set of client ids, got the string {self.clients!r}")
         object.__setattr__(self, "clients", frozenset(self.clients))
         if self.start < 0:
             raise ConfigError(f"start must be round 0 or later, got {self.start}")
@@ -38,7 +38,7 @@ class Attackers:
             raise ConfigError(f"share must be between 0 and 1, got {self.share}")
 
     def active(self, round: int) -> frozenset[ClientId]:
-        """The attackers that act in this round: all or none."""
+        """Return the attackers that act in this round: all of them or none."""
         if round < self.start or (self.rounds is not None and round not in self.rounds):
             return frozenset()
         if rng_for(self.seed, "attack", round).random() >= self.share:
@@ -47,21 +47,27 @@ class Attackers:
 
 
 def rounds_of(told: Sequence[int | str]) -> frozenset[int]:
-    """Return the rounds of a schedule such as ``[3, "10-14"]``, ends included."""
+    """Return the rounds of a schedule such as ``[3, "10-14"]``, with both ends included.
+
+    Raises ``ConfigError`` for an entry that is neither a round nor a range.
+    """
     found: set[int] = set()
     for part in told:
         first, dash, last = str(part).partition("-")
         ends = [text.strip() for text in ((first, last) if dash else (first, first))]
         if not all(text.isascii() and text.isdecimal() and len(text) < 7 for text in ends):
-            raise ConfigError(f'rounds are such as 30 or "30-34", got {part!r}')
+            raise ConfigError(f'rounds must be numbers or ranges such as 30 or "30-34", got {part!r}')
         if int(ends[1]) < int(ends[0]):
-            raise ConfigError(f"rounds {part!r} end before they begin")
+            raise ConfigError(f"rounds {part!r}: the range ends before it begins")
         found.update(range(int(ends[0]), int(ends[1]) + 1))
     return frozenset(found)
 
 
 def draw_attackers(pool: Collection[ClientId], fraction: float, seed: int) -> frozenset[ClientId]:
-    """Return round(fraction × pool) clients, half to even; the order of the pool does not matter."""
+    """Return round(fraction × pool) clients, half to even, drawn with ``seed`` in an order-independent way.
+
+    Raises ``ConfigError`` unless ``fraction`` is between 0 and 1.
+    """
     if not 0 <= fraction <= 1:
         raise ConfigError(f"fraction must be between 0 and 1, got {fraction}")
     ordered = sorted(set(pool))
@@ -75,42 +81,42 @@ Examples = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 @runtime_checkable
 class DataFleet(Fleet, Protocol):
-    """A fleet that exposes its clients' examples, as only a simulator does."""
+    """A fleet that exposes its clients' examples, which only a simulator can do."""
 
     def examples(self, client: ClientId) -> Examples:
-        """The examples of this client."""
+        """Return the examples of this client."""
         ...
 
     def with_examples(self, replaced: Mapping[ClientId, Examples]) -> DataFleet:
-        """The same fleet, these clients training on other examples."""
+        """Return the same fleet with other examples for these clients."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PoisonedDataFleet:
-    """Trains on poisoned examples in the rounds in which the attackers act, on honest ones in the others.
+    """A fleet whose attackers train on poisoned examples in the rounds in which they act.
 
     All other attributes (clients, layout) are those of the inner fleet.
     """
 
-    fleet: DataFleet  # everyone honest
-    poisoned: DataFleet  # the same fleet, the attackers' examples poisoned
+    fleet: DataFleet  # everybody is honest
+    poisoned: DataFleet  # the same fleet with the attackers' examples poisoned
     attackers: Attackers
 
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """The updates of these clients; with no attacker among them, of the honest fleet."""
+        """Return the updates of these clients; from the honest fleet if no attacker is among them."""
         acting = self.attackers.active(round).intersection(clients)
         fleet = self.poisoned if acting else self.fleet
         return fleet.train(model, clients, round=round, epochs=epochs)
 
     def examples(self, client: ClientId) -> Examples:
-        """The examples of this client while it is honest."""
+        """Return the examples of this client in rounds in which it is honest."""
         return self.fleet.examples(client)
 
     def with_examples(self, replaced: Mapping[ClientId, Examples]) -> PoisonedDataFleet:
-        """The same attack, these clients training on these examples in every round, attackers too."""
+        """Return the same attack with other examples for these clients in every round, attackers included."""
         return PoisonedDataFleet(
             self.fleet.with_examples(replaced), self.poisoned.with_examples(replaced), self.attackers
         )
@@ -122,24 +128,27 @@ class PoisonedDataFleet:
 def poison_examples(
     fleet: DataFleet, attackers: Attackers, poison: Callable[[ClientId, Examples], Examples]
 ) -> PoisonedDataFleet:
-    """Return a fleet in which each attacker trains on ``poison(client, its examples)``."""
+    """Return a fleet in which each attacker trains on ``poison(client, its examples)``.
+
+    Raises ``ConfigError`` if the fleet does not expose its clients' examples.
+    """
     shown = as_data_fleet(fleet)
     replaced = {client: poison(client, shown.examples(client)) for client in sorted(attackers.clients)}
     return PoisonedDataFleet(shown, shown.with_examples(replaced), attackers)
 
 
 def as_data_fleet(fleet: Fleet) -> DataFleet:
-    """The fleet itself, if it exposes its examples; otherwise raises ``ConfigError``."""
+    """Return the fleet itself; raise ``ConfigError`` if it does not expose its clients' examples."""
     if isinstance(fleet, DataFleet):
         return fleet
     raise ConfigError(
-        f"{type(fleet).__name__} does not show its clients' examples, "
-        "which backdoor, dba and label_flip replace; give a simulated fleet, or use an attack on updates"
+        f"{type(fleet).__name__} does not expose its clients' examples, "
+        "which backdoor, dba and label_flip replace; pass a simulated fleet, or use an attack on updates"
     )
 
 
 def passed_on(outer: object, inner: object, name: str) -> Any:
-    """An attribute of the inner fleet; Python's own protocols (copy, pickle) are not passed on."""
+    """Return an attribute of the inner fleet, except those of Python's own protocols (copy, pickle)."""
     if name.startswith("__"):
         raise AttributeError(f"{type(outer).__name__} has no attribute {name!r}")
     return getattr(inner, name)
@@ -151,22 +160,22 @@ class RoundView:
 
     round: int
     model: Vector  # M_t
-    honest: Updates  # of the participants that do not attack
-    own: Updates  # of the attackers that take part, as the inner fleet answers for them; at least one
+    honest: Updates  # from the participants that do not attack
+    own: Updates  # from the attackers that take part (at least one), as the inner fleet computed them
 
     @property
     def seen(self) -> Updates:
-        """The honest updates or, in a round without any, the attackers' own."""
+        """The honest updates, or the attackers' own in a round without honest clients."""
         return self.honest if self.honest.clients else self.own
 
 
 Craft = Callable[[RoundView], NDArray[Any]]
-"""What the attackers send: one vector for all of them, or one row for each of ``scene.own``."""
+"""Returns what the attackers send: one vector for all of them, or one row per client of ``scene.own``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CraftedFleet:
-    """Replaces the rows of the attackers that act and take part; all other rows pass as they are.
+    """A fleet that replaces the updates of attackers that act in a round; all others stay the same.
 
     All other attributes (clients, layout) are those of the inner fleet.
     """
@@ -178,23 +187,23 @@ class CraftedFleet:
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
-        """The inner fleet's updates with the attackers' rows replaced."""
+        """Return the inner fleet's updates with the attackers' rows replaced."""
         updates = self.fleet.train(model, clients, round=round, epochs=epochs)
         acting = self.attackers.active(round).intersection(updates.clients)
         if not acting:
             return updates
         sent = self.craft(RoundView(round, model, updates.without(acting), updates.only(acting)))
         vectors = updates.vectors.copy()
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and for the server to refuse
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite; the server rejects them
             vectors[[c in acting for c in updates.clients]] = sent
         return Updates(updates.clients, vectors, updates.weights)
 
     def examples(self, client: ClientId) -> Examples:
-        """The examples of this client, if the inner fleet exposes them."""
+        """Return the examples of this client; raise ``ConfigError`` if the fleet does not expose them."""
         return as_data_fleet(self.fleet).examples(client)
 
     def with_examples(self, replaced: Mapping[ClientId, Examples]) -> CraftedFleet:
-        """The same attack around the inner fleet with these examples."""
+        """Return the same attack around the inner fleet with these examples."""
         return CraftedFleet(as_data_fleet(self.fleet).with_examples(replaced), self.attackers, self.craft)
 
     def __getattr__(self, name: str) -> Any:
@@ -202,12 +211,12 @@ class CraftedFleet:
 
 
 def mean(updates: Updates) -> NDArray[np.float64]:
-    """μ, not weighted: attackers imitate clients, not examples."""
+    """Return μ, not weighted: attackers imitate clients, not examples."""
     return np.asarray(updates.vectors.mean(axis=0, dtype=np.float64))
 
 
 def deviation(updates: Updates) -> NDArray[np.float64]:
-    """σ = √(Σ (u − μ)² / n), computed row by row to avoid a float64 copy of all updates."""
+    """Return σ = √(Σ (u − μ)² / n), computed row by row to avoid a float64 copy of all updates."""
     centre = mean(updates)
     total = np.zeros_like(centre)
     for row in updates.vectors:

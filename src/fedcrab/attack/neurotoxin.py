@@ -1,13 +1,13 @@
-"""Neurotoxin: a backdoor in the coordinates that honest updates use least, so that nothing overwrites it.
+"""Neurotoxin: a backdoor in the coordinates that honest updates change least, so that nothing overwrites it.
 
-    sends γ · m ⊙ u,   m_k = 1 for the share `coordinates` of all k with the smallest |μ_k|, else 0
+    an attacker sends γ · m ⊙ u,   m_k = 1 for the ``coordinates`` (a share) with the smallest |μ_k|, else 0
 
-u is the update from examples with the trigger, μ the mean of the honest updates, γ `boost`. With
-`coordinates` = 1 it is a plain backdoor; with fewer it is weaker, and lasts longer after the attack.
-Zhang et al., "Neurotoxin: Durable Backdoors in Federated Learning", ICML 2022. Departs from it: μ is of the
-same round (full knowledge) and not the previous aggregate, and the update is masked once, after local
-training, and not after each of its steps.
-In a round without honest clients μ is the mean of the attackers' own updates.
+u is the update from examples with the trigger, μ the mean of the honest updates, and γ is ``boost``. In a
+round without honest clients μ is the mean of the attackers' own updates.
+
+Zhang et al., "Neurotoxin: Durable Backdoors in Federated Learning", ICML 2022. Departs from it: μ is from the
+same round (full knowledge), not the previous aggregate; and the update is masked once, after local training,
+not after each of its steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ def neurotoxin(
     boost: float = 1.0,
     coordinates: float = 0.95,
 ) -> DataFleet:
-    """Return a fleet whose attackers plant a backdoor in coordinates that honest clients hardly use."""
+    """Return a fleet whose attackers plant a backdoor in coordinates that honest clients hardly change.
+
+    ``coordinates`` is the share of coordinates used: 1 is a plain backdoor; with fewer it is weaker, and
+    lasts longer after the attack ends. ``boost`` multiplies the update; ``target``, ``poisoned`` and
+    ``trigger`` are as in :func:`fedcrab.attack.backdoor`. Raises ``ConfigError`` for impossible settings.
+    """
     if not (np.isfinite(boost) and boost > 0):
         raise ConfigError(f"boost must be more than 0, got {boost}")
     if not 0 < coordinates <= 1:
@@ -46,7 +51,7 @@ def neurotoxin(
 
 
 def least_used(honest: NDArray[np.float64], coordinates: float) -> NDArray[np.bool_]:
-    """The share of coordinates, rounded half to even, that move least; of equals the first."""
+    """Return a mask of the share of coordinates that move least (rounded half to even; ties: the first)."""
     order = np.argsort(np.abs(honest), kind="stable")
     mask = np.zeros(len(honest), bool)
     mask[order[: round(coordinates * len(honest))]] = True

@@ -1,13 +1,13 @@
-"""PGD (constrain and scale): a boosted backdoor whose updates are no longer than honest ones.
+"""PGD (constrain and scale): a boosted backdoor whose updates are not longer than honest ones.
 
-    v = γ · u,   sends v · min(1, ρ / ‖v‖),   ρ = `length` · median ‖u_c‖ over the honest
+    v = γ · u,   an attacker sends v · min(1, ρ / ‖v‖),   ρ = ``length`` · median ‖u_c‖ over the honest
 
-u the update from examples with the trigger, γ `boost`: 1 sends it as it is where it is short enough, a large
-γ always sends the length ρ, so that no rule that clips or compares lengths sees anything.
+u is the update from examples with the trigger, and γ is ``boost``. In a round without honest clients ρ comes
+from the attackers' own updates before boosting.
+
 Sun et al., "Can You Really Backdoor Federated Learning?", 2019; Wang et al., "Attack of the Tails", NeurIPS
 2020; Bagdasaryan et al., AISTATS 2020 (constrain and scale). Departs from them: the update is projected once,
-after local training, and not after each of its steps, as a fleet answers with whole updates.
-In a round without honest clients ρ is of the attackers' own updates before they are boosted.
+after local training, not after each of its steps, because a fleet answers with whole updates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ def pgd(
     boost: float = 5.0,
     length: float = 1.0,
 ) -> DataFleet:
-    """Return a fleet whose attackers plant a backdoor by updates of ``length`` × the honest median length."""
+    """Return a fleet whose attackers plant a backdoor with updates of at most ``length`` × the honest median.
+
+    ``boost`` 1 sends an update unchanged if it is short enough. A large one always sends the length ρ, so
+    that rules that clip or compare lengths notice nothing. ``target``, ``poisoned`` and ``trigger`` are as in
+    :func:`fedcrab.attack.backdoor`. Raises ``ConfigError`` for impossible settings.
+    """
     for name, value in (("boost", boost), ("length", length)):
         if not (np.isfinite(value) and value > 0):
             raise ConfigError(f"{name} must be more than 0, got {value}")
@@ -46,7 +51,7 @@ def pgd(
 
 
 def projected(rows: NDArray[np.float64], most: float) -> NDArray[np.float64]:
-    """Each row, projected onto the ball of this radius."""
+    """Return each row projected onto the ball of radius ``most``."""
     norms = _norms(rows)
     factors = np.divide(most, norms, out=np.ones_like(norms), where=norms > most)
     return rows * factors[:, None]

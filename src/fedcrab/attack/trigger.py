@@ -13,11 +13,11 @@ from fedcrab.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A square patch, or one part of it: its pixels in reading order, cut into equal runs."""
+    """A square patch, or one of several parts: its pixels, row by row, cut into equal runs."""
 
-    size: int = 4  # pixels a side
-    value: float = 1.0  # of every channel; 1 is white where images are scaled to [0, 1]
-    image: tuple[int, int, int] | None = None  # (channels, height, width), needed for flat features only
+    size: int = 4  # pixels per side
+    value: float = 1.0  # in every channel; 1 is white if images are scaled to [0, 1]
+    image: tuple[int, int, int] | None = None  # (channels, height, width), only needed for flat features
     part: int = 0
     parts: int = 1
 
@@ -26,7 +26,7 @@ class Trigger:
             raise ConfigError(f"a trigger's size must be 1 or more, got {self.size}")
         if not 1 <= self.parts <= self.size**2:
             raise ConfigError(
-                f"a trigger of {self.size**2} pixels has 1 to that many parts, got {self.parts}"
+                f"a trigger of {self.size**2} pixels can have 1 to {self.size**2} parts, got {self.parts}"
             )
         if not 0 <= self.part < self.parts:
             raise ConfigError(f"part must be from 0 to {self.parts - 1}, got {self.part}")
@@ -36,7 +36,7 @@ class Trigger:
         return tuple(replace(self, part=part, parts=parts) for part in range(parts))
 
     def pixels(self, height: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows and columns that it covers in an image."""
+        """Return the rows and columns that it covers; raise ``ConfigError`` if it does not fit the image."""
         if self.size > min(height, width):
             raise ConfigError(f"a trigger of size {self.size} does not fit images of {height}×{width}")
         places = np.array_split(np.arange(self.size**2), self.parts)[self.part]
@@ -47,7 +47,11 @@ PATCH = Trigger()
 
 
 def stamp(images: NDArray[np.float32], trigger: Trigger = PATCH) -> NDArray[np.float32]:
-    """Return copies of images with the trigger; (n, c, h, w), or flat if ``trigger.image`` is given."""
+    """Return copies of the images with the trigger.
+
+    ``images`` have the shape (n, channels, height, width), or (n, features) if ``trigger.image`` is given.
+    Raises ``ConfigError`` if the trigger does not fit.
+    """
     stamped = np.array(images, np.float32).reshape(len(images), *image_shape(images, trigger.image))
     rows, columns = trigger.pixels(*stamped.shape[2:])
     stamped[:, :, rows, columns] = trigger.value

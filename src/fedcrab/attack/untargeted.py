@@ -1,48 +1,8 @@
-"""Noise-trim: what the paper evaluates under the name Trim attack.
+"""Untargeted attacks: they make the model worse in general, without a backdoor.
 
-    sends u[k] + ε_k (mode `add`) or ε_k (mode `replace`) at a fraction of coordinates k, elsewhere u[k]
-    ε_k ~ N(0, (s·σ_u)²)
-
-u the attacker's own update, σ_u the deviation of its coordinates, s `scale`. The coordinates are drawn again
-for each attacker and round, 10% by default. Not the Trim attack of Fang et al.; that one is fang_trim.
-Rounds without honest clients are attacked in the same way.
-
-Inner-product manipulation: the honest mean backwards, scaled.
-
-    sends −ε·μ
-
-μ the mean of the honest updates, ε `scale`: small slips past distance-based rules, more than (n − m)/m turns
-the mean around.
-Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI
-2019.
-In a round without honest clients μ is the mean of the attackers' own updates.
-
-Label flipping: an attacker trains on mirrored labels.
-
-    y → L − 1 − y
-
-L (`classes`) the number of classes; all of its examples.
-Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020
-(baseline).
-An attacker that does not take part, or does not act, is honest. Rounds without honest clients work alike.
-
-A Little Is Enough: as far from the mean as honest clients scatter anyway.
-
-    sends μ − z·σ,   z = Φ⁻¹((n − m − q) / (n − m)),   q = ⌊n/2 + 1⌋ − m
-
-μ, σ the coordinate-wise mean and deviation (over n − m, not n − m − 1) of the honest updates; n participants,
-m of them attacking; q the honest clients that must lie further out for the attackers to sit in the majority.
-Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS 2019.
-Departs from it: z is infinite when attackers are the majority (q ≤ 0) and minus infinity when all honest
-clients would have to be further out; the share is kept half a client away from 0 and 1.
-In a round without honest clients the attackers' own updates are used instead.
-
-Sign flipping: an attacker sends its own update backwards.
-
-    sends −u
-
-Li et al., "RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning", AAAI 2019.
-Rounds without honest clients are attacked in the same way.
+A Little Is Enough, inner-product manipulation, label flipping, noise-trim and sign flipping; each function
+names its reference. u is an attacker's own update; μ and σ are the coordinate-wise mean and deviation of the
+honest updates, or of the attackers' own in a round without honest clients.
 """
 
 from __future__ import annotations
@@ -70,14 +30,26 @@ from fedcrab.types import ClientId, Fleet, Vector
 
 
 def ipm(fleet: Fleet, attackers: Attackers, *, scale: float = 0.5) -> CraftedFleet:
-    """Return a fleet whose attackers send −ε·μ."""
+    """Return a fleet whose attackers send −ε·μ, the honest mean reversed (inner-product manipulation).
+
+    ε is ``scale``: a small one passes distance-based rules; more than (n − m)/m reverses the mean of n
+    clients with m attackers. Raises ``ConfigError`` unless it is finite and more than 0.
+    Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI
+    2019.
+    """
     if not (np.isfinite(scale) and scale > 0):
         raise ConfigError(f"scale must be more than 0, got {scale}")
     return CraftedFleet(fleet, attackers, lambda scene: -scale * mean(scene.seen))
 
 
 def label_flip(fleet: DataFleet, attackers: Attackers, *, classes: int) -> PoisonedDataFleet:
-    """Return a fleet whose attackers train on mirrored labels."""
+    """Return a fleet whose attackers train on mirrored labels: y → classes − 1 − y, in all of their examples.
+
+    Raises ``ConfigError`` for labels that are not below ``classes``, and for a fleet that does not expose its
+    clients' examples.
+    Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX Security 2020
+    (baseline).
+    """
     if classes < 2:
         raise ConfigError(f"classes must be 2 or more, got {classes}")
 
@@ -94,7 +66,17 @@ def label_flip(fleet: DataFleet, attackers: Attackers, *, classes: int) -> Poiso
 
 
 def lie(fleet: Fleet, attackers: Attackers, *, z: float | None = None) -> CraftedFleet:
-    """Return a fleet whose attackers send μ − z·σ; by default ``z`` follows from the numbers of clients."""
+    """Return a fleet whose attackers send μ − z·σ: no further from the mean than honest clients (LIE).
+
+        z = Φ⁻¹((n − m − q) / (n − m)),   q = ⌊n/2 + 1⌋ − m
+
+    n clients take part, and m of them attack. q is the number of honest clients that must be further from the
+    mean for the attackers to be in the majority. σ divides by n − m, not n − m − 1. ``z`` replaces the
+    computed value; it must be finite, or ``ConfigError`` is raised.
+    Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS
+    2019. Departs from it: z would be infinite if attackers are the majority (q ≤ 0), and minus infinity if
+    all honest clients had to be further away. So the share is kept half a client away from 0 and 1.
+    """
     if z is not None and not np.isfinite(z):
         raise ConfigError(f"z must be finite, or None to compute it, got {z}")
 
@@ -107,7 +89,7 @@ def lie(fleet: Fleet, attackers: Attackers, *, z: float | None = None) -> Crafte
 
 
 def little(honest: int, attacking: int) -> float:
-    """The z of n − m honest and m attacking participants."""
+    """Return z for n − m honest and m attacking participants."""
     supporters = (honest + attacking) // 2 + 1 - attacking
     share = (honest - supporters) / honest
     return NormalDist().inv_cdf(min(max(share, 0.5 / honest), 1 - 0.5 / honest))
@@ -119,7 +101,15 @@ Mode = Literal["add", "replace"]
 def noise_trim(
     fleet: Fleet, attackers: Attackers, *, mode: Mode = "add", fraction: float = 0.1, scale: float = 1.0
 ) -> CraftedFleet:
-    """Return a fleet whose attackers disturb some coordinates; ``scale`` 0 adds nothing, or replaces by 0."""
+    """Return a fleet whose attackers disturb some coordinates: what Crab's paper evaluates as Trim attack.
+
+        u[k] + ε_k (mode ``add``) or ε_k (mode ``replace``) at a ``fraction`` of coordinates k, else u[k]
+        ε_k ~ N(0, (scale·σ_u)²)
+
+    σ_u is the deviation of the update's coordinates. The coordinates are drawn again per attacker and round.
+    ``scale`` 0 adds nothing, or replaces with 0. Raises ``ConfigError`` for impossible settings. This is not
+    the Trim attack of Fang et al., which is :func:`fedcrab.attack.fang_trim`.
+    """
     if mode not in get_args(Mode):
         raise ConfigError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
     if not 0 < fraction <= 1:
@@ -142,5 +132,8 @@ def noise_trim(
 
 
 def sign_flip(fleet: Fleet, attackers: Attackers) -> CraftedFleet:
-    """Return a fleet whose attackers send their updates backwards."""
+    """Return a fleet whose attackers send −u, their update reversed.
+
+    Li et al., "RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning", AAAI 2019.
+    """
     return CraftedFleet(fleet, attackers, lambda scene: -scene.own.vectors)

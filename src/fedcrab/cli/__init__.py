@@ -1,4 +1,4 @@
-"""The command line: the commands in the order of the work, and how errors end.
+"""The command line: the commands in the order in which they are used, and how errors end.
 
 Each command is in the module of its name, which is imported only when the command is called.
 """
@@ -52,14 +52,14 @@ def load_command(name: str) -> click.Command:
     """Return a command from the module of its name."""
     group = typer.main.get_group(import_module(f"fedcrab.cli.{name}").app)
     command = group.commands[name]
-    command.help = LINE_WITHIN_PARAGRAPH.sub(" ", command.help or "")  # a terminal breaks lines where it must
+    command.help = LINE_WITHIN_PARAGRAPH.sub(" ", command.help or "")  # the terminal breaks lines itself
     for parameter in command.params:
         _tell_choices(parameter)
     return command
 
 
 def _tell_choices(parameter: click.Parameter) -> None:
-    """List many choices in an option's help, where no name is broken."""
+    """Move a long list of choices into an option's help, where no name is broken."""
     choices = getattr(parameter.type, "choices", ())
     if isinstance(parameter, TyperOption) and len("|".join(choices)) > LONGEST_METAVAR:
         parameter.metavar = (parameter.name or "").upper()
@@ -70,18 +70,18 @@ class Commands(TyperGroup):
     """The commands by name; listed without being imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names, in the order of the work."""
+        """Return the names in the order in which the commands are used."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """A command as it is listed: its name and what it does."""
+        """Return a command for the list: its name and what it does."""
         does = COMMANDS.get(cmd_name)
         return None if does is None else TyperCommand(cmd_name, help=does, rich_markup_mode=None)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is called."""
+        """Return the command to run."""
         if args and args[0] in COMMANDS:
             return args[0], load_command(args[0]), args[1:]
         if args and not args[0].startswith("-"):
@@ -112,7 +112,7 @@ LONGEST_PATH = 200  # characters of a path in a message
 
 @app.callback(invoke_without_command=True)
 def version(
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Recover a federated-learning model after poisoning."""
     if show_version:
@@ -124,7 +124,7 @@ def main() -> None:
     """Run a command; any error is one sentence and an exit code."""
     never_fail_to_print()
     code = _run(sys.argv[1:])
-    with suppress(ValueError):  # not in the main thread, which handles signals
+    with suppress(ValueError):  # raised outside the main thread, which alone handles signals
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python exits would print a traceback
     sys.exit(code)
 
@@ -141,7 +141,7 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except SystemExit as end:  # what typer makes of a closed pipe that rich did not see
+    except SystemExit as end:  # typer raises this for a closed pipe that rich did not notice
         if isinstance(end.__context__, BrokenPipeError):
             return 0
         raise
@@ -154,12 +154,12 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         return _mistake(error)
     if result == INTERRUPTED:  # typer turns Ctrl-C into this
-        return _fail("interrupted; everything recorded so far is whole", INTERRUPTED)
+        return _fail("interrupted; everything recorded so far is complete", INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 
 def _wrong_command_line(error: typer.BadParameter) -> str:
-    """What is wrong, and where to look; an unknown option or choice already names the known ones."""
+    """Return what is wrong and where to look; for an unknown option or choice, click lists the known ones."""
     told, context = error.format_message(), error.ctx
     if context is None or not told.startswith("Missing"):
         return told
@@ -174,7 +174,7 @@ def _mistake(error: Exception) -> int:
 
 
 def _refused_by_the_system(error: OSError) -> str:
-    """What the operating system refused, and where; a name may be of any length."""
+    """Return what the operating system refused, and for which path; a long path is cut."""
     reason, place = error.strerror or str(error), str(error.filename or "")
     shown = f"{place[:LONGEST_PATH]}…" if len(place) > LONGEST_PATH else place
     return f"{shown}: {reason}" if place else reason

@@ -26,14 +26,14 @@ def audit(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A history, a recovery, or a model's file.")],
     history: HistoryPlace = None,
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Mask and stamped example.")
+        Path | None, typer.Option(metavar="FILE.png", help="Write the mask and a stamped example here.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look for a trigger in the model: its class, its size, how certain it is, since when.
 
-    Needs the server's probe examples, but no clients. It finds patches, and says what it cannot see. In a
-    folder that 'recover' wrote, every model is audited, and the trigger of the history is tried on it.
+    Needs the server's probe examples, but no clients. It finds patches, and says what it cannot find. In a
+    folder that 'recover' wrote, every model is audited, and the history's trigger is tried on it.
     """
     need_extra("simulate", "an audit")
     from fedcrab.history.remote_store import as_url
@@ -47,7 +47,7 @@ def audit(
         from fedcrab.experiment.forensics import audit_command
         from fedcrab.report.trigger import audit_tables, draw_trigger
 
-        progress.stage("Looking for the smallest trigger of each class")
+        progress.stage("Searching for the smallest trigger of each class")
         found = audit_command(path, history=history)
         if picture is not None:
             draw_trigger(picture, next(iter(found.models.values())), found.example)

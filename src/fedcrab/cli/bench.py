@@ -12,10 +12,10 @@ from fedcrab.extras import need_extra
 from fedcrab.progress import Progress
 
 app = typer.Typer()
-Results = Annotated[Path, typer.Option(metavar="DIR", help="Where finished cells and tables are kept.")]
+Results = Annotated[Path, typer.Option(metavar="DIR", help="The directory of finished cells and tables.")]
 Jobs = Annotated[int | None, typer.Option(help="Trainings in parallel; default: one per core.")]
 Keep = Annotated[
-    bool, typer.Option("--keep", help="Keep the histories, so that more methods need no training.")
+    bool, typer.Option("--keep", help="Keep the histories, so that further methods need no training.")
 ]
 Cluster = Annotated[
     str | None,
@@ -36,7 +36,7 @@ def bench(
 ) -> None:
     """Run a matrix of experiments; finished cells are not computed again.
 
-    Ctrl-C and kills lose nothing that is finished; the same command resumes.
+    Ctrl-C and kills lose no finished cell; the same command resumes.
     """
     need_extra("simulate", "'bench'")
     if cluster is not None:

@@ -46,9 +46,9 @@ def certify_recovery(
     estimate: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Certify a recovery on disk; return the certificate's place and content.
+    """Certify a recovery on disk; return the certificate's path and content.
 
-    Everything that a signature would vouch for is passed to ``tell`` before anything is signed or written.
+    Everything that a signature would confirm is passed to ``tell`` before anything is signed or written.
     """
     if key is not None:
         check_private(key)
@@ -72,7 +72,7 @@ def certify_recovery(
 
 
 def declarations(table: Mapping[str, Any], left: Assumptions) -> Iterator[str]:
-    """What the certificate takes from the operator or from the folder, and what it leaves out."""
+    """Yield what the operator or the folder declares, and what the certificate leaves out."""
     inputs = dict(table["inputs"])
     declared = _settings(inputs.pop("assumptions"))
     yield f"Declared: {declared or 'nothing'}"
@@ -91,7 +91,7 @@ def declarations(table: Mapping[str, Any], left: Assumptions) -> Iterator[str]:
 
 
 def _settings(table: Mapping[str, Any]) -> str:
-    """The values that are set, as ``name=value`` pairs."""
+    """Return the values that are set, as ``name=value`` pairs."""
     pairs = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in table.items())
     return ", ".join(f"{name}={value}" for name, value in pairs if value not in ("null", "false"))
 
@@ -102,7 +102,7 @@ def assumed(known: Assumptions, changes: Sequence[str]) -> Assumptions:
     for change in changes:
         name, text = split_pair(change, option="--assume", example="rate=0.1")
         if name not in names:
-            raise ConfigError(f"--assume: there is no {name[:60]!r}; names are {', '.join(names)}")
+            raise ConfigError(f"--assume: no constant {name[:60]!r}; there are {', '.join(names)}")
         table[name] = _value(change, text)
     return Assumptions(**table)
 
@@ -111,11 +111,11 @@ def _value(change: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"--assume {change[:60]}: a value is a number, true, false or null") from error
+        raise ConfigError(f"--assume {change[:60]}: must be a number, true, false or null") from error
 
 
 def certificate_tables(path: Path, table: Mapping[str, Any], *, terms: bool) -> list[RenderableType]:
-    """The conclusion, the place of the file and, with ``terms``, every statement."""
+    """Return the conclusion, the place of the file and, with ``terms``, every statement."""
     lines: list[RenderableType] = [_conclusion(table), Text(_written(path, table))]
     if not terms:
         count = sum(term["value"] is not None for term in table["terms"].values())
@@ -147,7 +147,7 @@ def _conclusion(table: Mapping[str, Any]) -> Text:
 
 
 def _declared(found: Mapping[str, Any]) -> str:
-    """The declared constants; certificates of format 1 do not list them."""
+    """Return the declared constants; certificates of format 1 do not list them."""
     told = [
         name if value is True else f"{name} = {value:.6g}"
         for name, value in found.get("declared", {}).items()
@@ -156,7 +156,7 @@ def _declared(found: Mapping[str, Any]) -> str:
 
 
 def _beside(found: Mapping[str, Any]) -> str:
-    """The bound of doing nothing, and which of the two is smaller."""
+    """Return the bound of doing nothing, and which of the two is smaller."""
     nothing = found.get("poisoned")
     if nothing is None or nothing["value"] is None:
         return ""
@@ -195,8 +195,8 @@ def certify_command(
 ) -> None:
     """State what is proven about a recovery, under which assumptions; hashes bind it to history and models.
 
-    What is declared is printed before anything is signed. It is taken over from an earlier certificate only
-    if nothing is signed, or if that one was signed by the same key.
+    Declared constants are printed before anything is signed. Those of an earlier certificate are used only
+    if nothing is signed, or if the same key signed it.
     """
     path, table = certify_recovery(
         directory,

@@ -43,7 +43,7 @@ app = typer.Typer()
 
 
 def detection_tables(detection: Detection, *, everything: bool = False) -> Sequence[RenderableType]:
-    """Every client's score as a bar, suspects and who stands apart with reasons, the judgement in a line."""
+    """Return a table of the clients' scores with reasons, the judgement in one line, and the notes."""
     bars = Column("", 1, left=True, name="the bars")
     table = FittedTable("Clients", "client", "score", bars, "sure", Column("because of", prose=True))
     told = {*detection.suspicions, *detection.apart}
@@ -60,7 +60,7 @@ def detection_tables(detection: Detection, *, everything: bool = False) -> Seque
 
 
 def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None = None) -> list[Text]:
-    """When the named clients began, as far as that is visible; ``saving`` is the plan that it would allow."""
+    """Return when the named clients began, as far as it is visible; ``saving`` is the plan it would allow."""
     if found.round is None or found.certain is None:
         return [Text(f"It is not clear when they began: {found.why}.")]
     if late := sorted((c for c, t in since.items() if t > found.certain), key=natural):
@@ -91,7 +91,7 @@ def _add(table: FittedTable, detection: Detection, client: str, most: float) -> 
 
 
 def bar(value: float, most: float) -> str:
-    """A bar of up to WIDTH characters, to an eighth of one."""
+    """Return a bar of up to WIDTH characters, exact to an eighth of a character."""
     eighths = round(8 * WIDTH * value / most) if most > 0 else 0
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
 
@@ -101,7 +101,7 @@ def _judgement(detection: Detection) -> Text:
     if detection.attack:
         return Text(
             f"{SUSPECTS} {', '.join(map(quoted, detection.suspects))}", no_wrap=True
-        )  # a program may read it
+        )  # in one piece, because programs may read it
     if detection.strength >= 1:
         return Text(f"{NO_SIGN} that points to a client ({seen}); but see below")
     return Text(f"{NO_SIGN} ({seen}; strongest signal: {detection.strength:.0%} of the alarm threshold)")
@@ -115,11 +115,11 @@ def detect(
     directory: Directory,
     detector: Annotated[
         str,
-        typer.Option(click_type=Choice(DETECTOR_NAMES), help="Which one; all: each that can run."),
+        typer.Option(click_type=Choice(DETECTOR_NAMES), help="The detector to run; all: each that can run."),
     ] = "all",
     examples: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.npz", help="Inputs x with the labels y that the model should not give."),
+        typer.Option(metavar="FILE.npz", help="Inputs x and the wrong labels y that the model gives them."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show every client.")] = False,
     exit_code: Annotated[
@@ -155,14 +155,14 @@ def detect(
 def _detection(history: History, detector: str, examples: Path | None, progress: Progress) -> Detection:
     if detector in DETECTORS:
         if examples is not None:
-            raise ConfigError(f"--examples is for the detectors taught and all, not for {detector}")
+            raise ConfigError(f"--examples applies to the detectors taught and all, not to {detector}")
         return DETECTORS[detector](history)
     if detector == "all" and examples is None and not has_extra("simulate"):
         note = f"What was planted, and who taught it, was not looked for: {install('simulate')}"
         return join([ledger(history)], [note])
     need_extra("simulate", "asking who taught the model something")
     if not history.clients:
-        return ledger(history)  # which says why there is nothing to judge
+        return ledger(history)  # it says why there is nothing to judge
     progress.stage("Loading the simulator")
     from fedcrab.experiment.forensics import detect_everything, detect_taught
 

@@ -20,11 +20,11 @@ app = typer.Typer()
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'recover' wrote.")],
     membership: Annotated[
-        bool, typer.Option(help="Measure membership inference too, by a shadow training.")
+        bool, typer.Option(help="Also measure membership inference, with a shadow training.")
     ] = True,
     audit: Annotated[
         bool,
-        typer.Option(help="Look for a trigger in each model, and try that of the poisoned model on it."),
+        typer.Option(help="Search each model for a trigger, and try the poisoned model's trigger on it."),
     ] = True,
     workers: Workers = None,
     as_json: AsJson = False,

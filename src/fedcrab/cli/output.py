@@ -19,7 +19,9 @@ from fedcrab.progress import Progress
 from fedcrab.terminal import console, printable
 from fedcrab.types import ClientId, natural
 
-MOST = 200  # client ids that a shell is offered
+MOST = 200  # client ids offered as shell completions
+EARLIER_NAMES = {"unfound": "undetected"}  # options that still work under an earlier name
+ACCEPT_EARLIER_NAMES = {"token_normalize_func": lambda name: EARLIER_NAMES.get(name, name)}
 
 
 def complete_clients(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -29,7 +31,7 @@ def complete_clients(ctx: typer.Context, incomplete: str) -> list[str]:
     from fedcrab.rollback.malicious import quoted
 
     before, comma, begun = incomplete.rpartition(",")
-    words = [ctx.params.get("directory"), *ctx.args]  # while an option is unfinished, it is among the latter
+    words = [ctx.params.get("directory"), *ctx.args]  # it is among the latter while an option is incomplete
     place = next((str(word) for word in words if word), "")
     try:
         history, _ = open_history_or_recovery(Path(place))
@@ -54,13 +56,11 @@ Malicious = Annotated[
 ]
 Since = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="ROUND", help="They are malicious from this round on and honest before; 3@20: only client 3."
-    ),
+    typer.Option(metavar="ROUND", help="They were honest before this round: 20; for client 3 alone: 3@20."),
 ]
 Epsilon = Annotated[float | None, typer.Option(help="Start from a noised rollback model: ε.")]
 Delta = Annotated[float | None, typer.Option(help="Start from a noised rollback model: δ.")]
-Unfound = Annotated[
+Undetected = Annotated[
     str | None,
     typer.Option(metavar="COUNT", help="Allow for this many undetected attackers: 2, or 20% of all."),
 ]
@@ -88,11 +88,11 @@ def local_path(path: Path | None) -> Path | None:
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-PIPED = 120  # columns where there is no terminal, unless COLUMNS says otherwise
+PIPED = 120  # columns if there is no terminal, unless COLUMNS says otherwise
 
 
 def print_tables(*things: Any) -> None:
-    """Tables and lines, as wide as the terminal or as COLUMNS says; 120 columns into a pipe."""
+    """Print tables and lines, as wide as the terminal or as COLUMNS says; 120 columns into a pipe."""
     told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
     out = console(width=None if told else PIPED)
     for thing in things:
@@ -101,7 +101,7 @@ def print_tables(*things: Any) -> None:
 
 
 def print_next(*words: str | Path) -> None:
-    """The command that comes next, ready to be copied."""
+    """Print the next command, ready to be copied."""
     from fedcrab.history.remote_store import as_url
 
     said = (as_url(word) or str(word) if isinstance(word, Path) else word for word in words)
@@ -110,12 +110,12 @@ def print_next(*words: str | Path) -> None:
 
 
 def _shell_word(word: str) -> str:
-    """A word as a shell reads it; between double quotes where it has single ones and nothing special."""
+    """Return a word quoted for a shell; in double quotes if it has single ones and nothing special."""
     return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
 
 
 def malicious_words(begun: Mapping[ClientId, int]) -> list[str]:
-    """The options that name these clients, and from which round on those that were honest first."""
+    """Return the options that name these clients, and the rounds before which some were honest."""
     from fedcrab.rollback.malicious import quoted
 
     since = [word for c, t in begun.items() if t for word in ("--since", f"{c}@{t}")]
@@ -124,12 +124,12 @@ def malicious_words(begun: Mapping[ClientId, int]) -> list[str]:
 
 @contextmanager
 def busy(what: str) -> Iterator[None]:
-    """On a terminal, a line that moves while the body runs; elsewhere nothing."""
+    """Show a moving line on a terminal while the body runs; without a terminal, show nothing."""
     with Progress(quiet=True) as progress:
         progress.stage(what)
         yield
 
 
 def print_json(value: Any) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -13,11 +13,12 @@ from rich.text import Text
 
 from fedcrab.cli.detect import onset_lines
 from fedcrab.cli.output import (
+    ACCEPT_EARLIER_NAMES,
     AsJson,
     HistoryOrRecovery,
     Malicious,
     Since,
-    Unfound,
+    Undetected,
     busy,
     malicious_words,
     print_json,
@@ -40,12 +41,16 @@ RuleOption = StrEnum("RuleOption", ["prefix", "last"])
 PresetOption = StrEnum("PresetOption", ["hardened", "paper"])
 
 
-@app.command("plan", epilog="Example: fedcrab plan my-history --malicious 3,7")
+@app.command(
+    "plan",
+    epilog="Example: fedcrab plan my-history --malicious 3,7",
+    context_settings=ACCEPT_EARLIER_NAMES,
+)
 def plan_command(
     directory: HistoryOrRecovery,
     malicious: Malicious,
     since: Since = None,
-    preset: Annotated[PresetOption, typer.Option(help="Which decision is taken.")] = PresetOption.hardened,
+    preset: Annotated[PresetOption, typer.Option(help="Which decision to make.")] = PresetOption.hardened,
     beta: Annotated[
         float | None, typer.Option(help="Tolerated poison, as a share of honest movement.")
     ] = None,
@@ -56,22 +61,22 @@ def plan_command(
         RuleOption | None,
         typer.Option(help="Roll back before S first exceeds Φ, or to the last record with S ≤ Φ."),
     ] = None,
-    unfound: Unfound = None,
+    undetected: Undetected = None,
     curves: Annotated[bool, typer.Option("--curves", help="Show S and Φ for every record.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Decide how far to roll back, and what each method would cost; nothing is run.
 
-    Both presets are shown; --beta, --evidence, --rule and --unfound change the chosen one. If more attackers
-    are found after a recovery, give the folder that 'recover' wrote: the plan is made for its history, and
-    the clients that were named then are added.
+    Both presets are shown; --beta, --evidence, --rule and --undetected change the chosen one. If more
+    attackers are found after a recovery, pass the folder that 'recover' wrote: the plan is made for its
+    history, and includes the clients that were named then.
     """
     with busy("Reading the history"):
         history, earlier = open_history_or_recovery(directory)
     begun = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
     with busy("Deciding how far to roll back"):
         given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
-        given["unfound"] = unfound
+        given["unfound"] = undetected
         own = {name: value for name, value in given.items() if value is not None}
         plans = {name: plan(history, begun, since=begun, **settings) for name, settings in PRESETS.items()}
         chosen = f"{preset.value}, changed" if own else preset.value
@@ -80,7 +85,7 @@ def plan_command(
         else:
             plans = {chosen: plans[chosen], **plans}
         costs = planned_costs(plans[chosen], plans["paper"])
-        history.model(plans[chosen].rollback_round)  # a decision for a damaged model is no decision
+        history.model(plans[chosen].rollback_round)  # raises if the model is damaged
         began = onset(history, begun)
         saving = None
         if began.round and not any(begun.values()):
@@ -97,13 +102,13 @@ def plan_command(
     print_tables(*(tables.curve_table(p, name) for name, p in plans.items() if curves))
     print_tables(*tables.warnings_lines(plans))
     print_tables(*onset_lines(began, plans[chosen].since, saving))
-    _print_next_step(history, directory, begun, unfound)
+    _print_next_step(history, directory, begun, undetected)
 
 
 def _print_next_step(
-    history: History, directory: Path, begun: Mapping[ClientId, int], unfound: str | None
+    history: History, directory: Path, begun: Mapping[ClientId, int], undetected: str | None
 ) -> None:
-    """How to recover, where the clients of this history are."""
+    """Print how to recover on the engine that has the clients of this history."""
     notes = history.charter.notes
     ids = ",".join(f"{c}@{t}" if t and quoted(c) == c else quoted(c) for c, t in begun.items())
     if notes.startswith('{"flower":'):
@@ -121,5 +126,5 @@ def _print_next_step(
         told = f"fedcrab.recover({str(history.path)!r}, fleet, malicious={bad}, out='recovered')"
         print_tables(Text(printable(f"Next, in Python: {told}  # docs/own-loop.md"), no_wrap=True))
     else:
-        more = ("--unfound", unfound) if unfound else ()
+        more = ("--undetected", undetected) if undetected else ()
         print_next("fedcrab", "recover", directory, *malicious_words(begun), *more, "--out", "recovered")

@@ -12,13 +12,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fedcrab.cli.output import (
+    ACCEPT_EARLIER_NAMES,
     AsJson,
     Delta,
     Epsilon,
     HistoryOrRecovery,
     Malicious,
     Since,
-    Unfound,
+    Undetected,
     Workers,
     local_path,
     print_json,
@@ -39,7 +40,10 @@ from fedcrab.terminal_table import Column, FittedTable
 app = typer.Typer()
 
 
-@app.command(epilog="Example: fedcrab recover my-history --malicious 3,7 --method all --out recovered")
+@app.command(
+    epilog="Example: fedcrab recover my-history --malicious 3,7 --method all --out recovered",
+    context_settings=ACCEPT_EARLIER_NAMES,
+)
 def recover(
     directory: HistoryOrRecovery,
     malicious: Malicious,
@@ -66,14 +70,14 @@ def recover(
         ),
     ] = None,
     since: Since = None,
-    unfound: Unfound = None,
+    undetected: Undetected = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     anchor: Annotated[
         bool,
         typer.Option(
             "--anchor",
-            help="Store every answer, and ask every client once more at the result: more can be proven.",
+            help="Store every answer, and ask every client once more at the result, to prove more.",
         ),
     ] = False,
     workers: Workers = None,
@@ -95,7 +99,7 @@ def recover(
         if why:
             tell_aside(why)
     if method == "all" and (changes or noise):
-        raise ConfigError(f"{'--set' if changes else 'noise'} is for one method: name it by --method")
+        raise ConfigError(f"{'--set' if changes else 'noise'} applies to one method: choose it with --method")
     with Progress(quiet=as_json) as progress:
         progress.stage("Loading the simulator")
         from fedcrab.experiment.run import recover_command
@@ -106,7 +110,7 @@ def recover(
             method,
             out,
             changes=changes or (),
-            unfound=unfound,
+            unfound=undetected,
             since=begun,
             noise=noise,
             anchor=anchor,
@@ -120,7 +124,7 @@ def recover(
 
 
 def _models(rows: list[dict[str, Any]], out: Path) -> list[RenderableType]:
-    """Where each recovered model is, its hash, and which one to deploy."""
+    """Return where each recovered model is, its hash, and which one to deploy."""
     recovered = {row["method"]: row for row in rows if (out / row["method"] / MODEL).is_file()}
     hashes = {name: RecoveryFolder(out / name).summary["model_sha256"] for name in recovered}
     best = best_recovery(list(recovered.values()))
@@ -138,7 +142,7 @@ def _models(rows: list[dict[str, Any]], out: Path) -> list[RenderableType]:
 
 
 def show_methods(rows: list[dict[str, Any]], refused: dict[str, str], as_json: bool) -> None:
-    """What each method recovered, as a table or as JSON."""
+    """Print what each method recovered, as a table or as JSON."""
     if as_json:
         print_json({"methods": rows, "refused": refused})
         return

@@ -42,10 +42,10 @@ def report(
     since: Since = None,
     recovered: Annotated[
         Path | None,
-        typer.Option("--recovered", metavar="DIR", help="Show these recoveries too: what 'recover' wrote."),
+        typer.Option("--recovered", metavar="DIR", help="Also show these recoveries: what 'recover' wrote."),
     ] = None,
     accuracy: Annotated[
-        bool, typer.Option("--accuracy", help="Evaluate the kept models too, on simulated test data.")
+        bool, typer.Option("--accuracy", help="Also evaluate the kept models, on simulated test data.")
     ] = False,
     key: Annotated[
         Path | None, typer.Option(help="Check the certificates' signatures with this public key (PEM).")

@@ -64,7 +64,7 @@ def train(
 
 
 def _check_place(directory: Path, resume: bool) -> None:
-    """Refuse a place where nothing can be recorded, before anything is loaded."""
+    """Refuse a directory that cannot be recorded into, before anything is loaded."""
     from fedcrab.history import History
 
     taken = directory.is_symlink() or directory.is_file() or (directory.is_dir() and any(directory.iterdir()))

@@ -28,7 +28,7 @@ app = typer.Typer()
 
 
 def certificate_at(path: Path) -> Path | None:
-    """The certificate that a path names: a file, or the one of a recovery's folder."""
+    """Return the certificate that a path names: the file itself, or the one in a recovery's folder."""
     if path.is_file():
         return path
     return path / NAME if (path / NAME).is_file() else None
@@ -54,7 +54,7 @@ def verify(
         fine, more = "intact: all hashes match", _verdict_lines(verdict)
     else:
         if head is not None:
-            raise ConfigError(f"{certificate}: --head is for a history, and this is a certificate")
+            raise ConfigError(f"{certificate}: --head applies to a history, and this is a certificate")
         with busy("Computing the certificate again"):
             problems = verify_certificate(certificate, history=history, retrained=retrained, key=key)
         fine, table, more = "verified: all fields match", {}, []
@@ -81,10 +81,10 @@ def _verdict_table(verdict: Verdict) -> dict[str, object]:
 
 
 def _verdict_lines(verdict: Verdict) -> list[str | Text]:
-    """The head, and what anchors outside say of it."""
+    """Return the head, and whether a noted head or a signature confirms it."""
     state = "closed" if verdict.closed else "open"
     head = f"head {verdict.head} ({verdict.rounds} rounds, {state})"
-    lines: list[str | Text] = [Text(head, no_wrap=True)]  # in one piece, to be copied
+    lines: list[str | Text] = [Text(head, no_wrap=True)]  # in one piece, so that it can be copied
     if verdict.anchored is not None:
         lines.append(f"the given head holds: rounds 0 to {verdict.anchored - 1} are as they were noted")
     if verdict.signed is not None:

@@ -24,11 +24,11 @@ class Demo(Protocol):
         ...
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values, for JSON."""
         ...
 
     def tables(self) -> list[RenderableType]:
-        """For people."""
+        """Return tables for the terminal."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The full demo on scikit-learn's digits: some clients turn malicious in the middle of a training.
+"""The full demo on scikit-learn's digits: some clients become malicious in the middle of a training.
 
 It detects who they are and since when, plans the rollback, and compares every recovery method.
 """
@@ -53,7 +53,7 @@ SHOWN = (4, 9, BEGIN - 1, BEGIN, BEGIN + 2, BEGIN + 9, ROUNDS - 1)  # rounds of 
 
 @dataclass(frozen=True)
 class Trained:
-    """The training: its history by each selection, and its curve of accuracy and attack success."""
+    """The training: its history under each selection, and its curve of accuracy and attack success."""
 
     kept: dict[str, History]
     points: list[tuple[int, float, float]]  # round, accuracy, attack success
@@ -75,7 +75,7 @@ class DemoResult:
     seconds: float
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values, for JSON."""
         plans = {name: p.to_table() for name, p in self.plans.items()}
         shown = {"methods": self.rows, "plans": plans, "history": to_table(self.history)}
         training = [{"round": t, "ta": ta, "asr": asr} for t, ta, asr in self.points]
@@ -84,7 +84,7 @@ class DemoResult:
         return {**shown, **found, **files, "seconds": self.seconds}
 
     def tables(self) -> list[RenderableType]:
-        """For people."""
+        """Return tables for the terminal."""
         costs = planned_costs(self.plans["hardened"], self.plans["paper"])
         return [
             tables.headline(self.history),
@@ -110,7 +110,7 @@ class DemoResult:
         return table
 
     def _accused(self) -> str:
-        """The suspects and the onset from the ledger alone, and whether they are right."""
+        """Return the suspects and the onset from the ledger alone, and whether they are right."""
         bad = frozenset(self.plans["paper"].malicious)
         listed = ", ".join(sorted(self.suspects, key=natural)) or "nobody"
         right = "rightly" if {*self.suspects} == bad else f"the attackers are {join_ids(bad)}"
@@ -143,7 +143,7 @@ def run_full_demo(out: Path | None = None, progress: Progress = SILENT) -> Itera
         try:
             trained = _train_poisoned(setup, place, progress)
             kept, bad = trained.kept, setup.attackers.clients
-            progress.stage("Looking for who did it, and since when")
+            progress.stage("Detecting the attackers, and since when")
             suspects, began = ledger(kept["compact"]).suspects, onset(kept["compact"], bad)
             plans = {name: plan(kept["compact"], bad, since=BEGIN, **how) for name, how in PRESETS.items()}
             rows, curves = _recover(setup, kept, progress)
@@ -159,7 +159,7 @@ def run_full_demo(out: Path | None = None, progress: Progress = SILENT) -> Itera
 
 
 def _train_poisoned(setup: Setup, place: Path, progress: Progress) -> Trained:
-    """Run one training, and record it by each selection."""
+    """Run one training, and record it with each selection."""
     points = []
     count = len(setup.honest.clients)
     progress.stage(f"Training with {count} clients, some of them malicious", total=setup.config.rounds)
@@ -183,7 +183,7 @@ def _recover(
     for method, row in names.METHODS.items():
         source = next(h for h in kept.values() if h.charter.selection == row.selection)
         recovery = RecoveryRun(method, source, setup.attackers.clients, setup, since=since)
-        progress.stage(f"Recovering by {method}", total=recovery.length)
+        progress.stage(f"Recovering with {method}", total=recovery.length)
         curves[method] = _follow(setup, recovery, progress)
         outcomes.append(recovery.outcome())
     progress.stage("Comparing the models")

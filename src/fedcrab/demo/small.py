@@ -1,4 +1,4 @@
-"""The small demo: a training whose clients turn malicious, a plan, and a replay.
+"""The small demo: a training whose clients become malicious, a plan, and a replay.
 
 Softmax regression on Gaussian classes in plain numpy: no network, no other packages, a few seconds.
 """
@@ -46,7 +46,7 @@ class SmallDemoResult:
     rows: Sequence[Mapping[str, Any]]  # accuracy and cost of the poisoned model, training again and replay
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values, for JSON."""
         plans = {name: p.to_table() for name, p in self.plans.items()}
         told = {"history": to_table(self.history), "plans": plans, "bytes": self._bytes()}
         return {**told, "methods": [dict(row) for row in self.rows]}
@@ -55,7 +55,7 @@ class SmallDemoResult:
         return {"selective": self.history.bytes()["total"], "everything": self.everything_bytes}
 
     def tables(self) -> list[RenderableType]:
-        """For people."""
+        """Return tables for the terminal."""
         ours, theirs = self._bytes().values()
         names = ", ".join(ATTACKERS)
         return [
@@ -105,9 +105,9 @@ class _Clients:
         clients: Sequence[ClientId],
         *,
         round: int,
-        epochs: int | None = None,  # noqa: ARG002 - they always take as many steps
+        epochs: int | None = None,  # noqa: ARG002 - the number of steps is always the same
     ) -> Updates:
-        """The updates of these clients."""
+        """Return the updates of these clients."""
         answers = {c: _update(model, c, _examples("client", int(c)), round) for c in clients}
         return Updates.of({c: (update, EXAMPLES) for c, update in answers.items()})
 
@@ -162,7 +162,7 @@ def _examples(*address: str | int) -> Examples:
 
 
 def _update(model: Vector, client: str, data: Examples, round: int) -> Vector:
-    """A client's update; an attacker trains on shifted labels and boosts its update."""
+    """Return a client's update; an attacker trains on shifted labels and boosts its update."""
     inputs, labels = data
     hostile = client in ATTACKERS and round >= FROM_ROUND
     goal = np.eye(CLASSES)[(labels + 1) % CLASSES if hostile else labels]

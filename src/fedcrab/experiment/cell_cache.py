@@ -1,7 +1,7 @@
-"""The results of finished cells: one line of JSON each, in one file per suite.
+"""The results of finished cells: one line of JSON per cell, one file per suite.
 
     RESULTS/<suite>.jsonl       {"key", "cell", "measures", "curve", "made", "sha256"} per line
-    RESULTS/cells/<key>.json    the same without "key", as earlier versions wrote it; still found
+    RESULTS/cells/<key>.json    the same without "key", written by earlier versions; still found
     RESULTS/.work/<key>/        the files of running trainings; can be deleted, is not committed
 
 The key is the hash of everything that determines a result. Lines are only appended, by any number of
@@ -28,7 +28,7 @@ from fedcrab.experiment.config import Config, NamedChoice
 from fedcrab.experiment.suite import ResolvedMethod, defaults
 from fedcrab.files import append_line, file_errors, make_directory, open_regular, read_regular
 
-# Increased whenever the same configuration gives other numbers; every cell of that model is computed again.
+# Increased when the same configuration gives other numbers; then every cell of that model is computed again.
 NUMERICS = {"softmax": 2, "mlp": 2, "cnn": 3}
 NUMERICS_OF_OTHERS = 4
 LENGTH = 24  # hexadecimal digits of a key
@@ -38,13 +38,13 @@ def identity(config: Config, method: ResolvedMethod, *, membership: bool) -> dic
     """Return everything that determines a cell, as plain values, defaults included."""
     training = config.model_dump(mode="json", exclude={"history"})
     if config.device == "cpu":
-        del training["device"]  # as in the keys of cells that are older than this setting
+        del training["device"]  # the keys of older cells do not have this setting
     training["aggregation"] = _whole(config.aggregation, names.RULES, "rule")
     training["clients"]["partition"] = _whole(config.clients.partition, names.PARTITIONS, "partition")
     if config.attack is not None:
         training["attack"] |= _whole(config.attack, names.ATTACKS, "attack")
         if config.attack.rounds is None:
-            del training["attack"]["rounds"]  # as in the keys of cells that are older than this setting
+            del training["attack"]["rounds"]  # the keys of older cells do not have this setting
     return {
         "numerics": NUMERICS.get(config.model, NUMERICS_OF_OTHERS),
         "training": training,
@@ -54,14 +54,14 @@ def identity(config: Config, method: ResolvedMethod, *, membership: bool) -> dic
 
 
 def _whole(named: NamedChoice, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """A named choice with all its settings; missing ones have the function's defaults."""
+    """Return a named choice with all its settings; missing ones have the function's defaults."""
     own = defaults(names.look_up(kind, named.name, table))
     settings = {name: named.settings.get(name, value) for name, value in own.items()}
     return {"name": named.name, "settings": _plain({**settings, **named.settings})}
 
 
 def _plain(value: Any) -> Any:
-    """A setting as a JSON value."""
+    """Return a setting as a JSON value."""
     if isinstance(value, Mapping):
         return {str(name): _plain(v) for name, v in value.items()}
     if isinstance(value, list | tuple):
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def _trigger(trigger: Trigger) -> str:
-    """The text of a trigger in the keys of cells. It must never change: published cells contain it."""
+    """Return the text of a trigger in the keys of cells. It must never change: published cells contain it."""
     image = "None" if trigger.image is None else f"({', '.join(str(side) for side in trigger.image)})"
     return (
         f"Trigger(size={trigger.size}, value={trigger.value}, image={image}, "
@@ -83,19 +83,19 @@ def _trigger(trigger: Trigger) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """The canonical bytes of a JSON value."""
+    """Return the canonical bytes of a JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def key_of(identity: Mapping[str, Any]) -> str:
-    """The key of a cell: the hash of everything that determines its result."""
+    """Return the key of a cell: the hash of everything that determines its result."""
     return hashlib.sha256(canonical(identity)).hexdigest()[:LENGTH]
 
 
-LARGEST = 2**24  # bytes of a result, far above what any has
-START = re.compile(rb'\{"key": ?"([0-9a-f]{24})"')  # of a line
+LARGEST = 2**24  # bytes per result, far above any real one
+START = re.compile(rb'\{"key": ?"([0-9a-f]{24})"')  # the start of a line
 Point = tuple[int, int, float | None, float | None]
-"""Round, client-rounds so far, loss and accuracy on the probe set where they are known and finite."""
+"""Round, client-rounds so far, loss and accuracy on the probe set (None if unknown or not finite)."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class CellResult:
         return key_of(self.identity)
 
     def line(self) -> bytes:
-        """The result as a line of its suite's file."""
+        """Return the result as a line of its suite's file."""
         table = {
             "cell": dict(self.identity),
             "measures": dict(self.measures),
@@ -141,7 +141,7 @@ class _Line:
         return f"{self.path}, line {self.number}"
 
     def read(self) -> bytes:
-        """The text of the line."""
+        """Return the text of the line."""
         with open_regular(self.path) as file:
             file.seek(self.start)
             return file.read(self.length)
@@ -160,7 +160,7 @@ class CellCache:
         return self.results / f"{self.suite}.jsonl"
 
     def work(self, training: str) -> Path:
-        """The directory for the files of a running training; git ignores it."""
+        """Return the directory for the files of a running training; git ignores it."""
         place = self.results / ".work" / training
         with file_errors(f"{place}: cannot be used"):
             make_directory(place.absolute())
@@ -189,7 +189,7 @@ class CellCache:
         return None
 
     def sound(self, key: str) -> bool:
-        """Whether there is an undamaged result."""
+        """Return whether the cell has an undamaged result."""
         try:
             return self.find(key) is not None
         except DamagedError:
@@ -202,7 +202,7 @@ class CellCache:
             append_line(self.path, finished.line(), is_whole=_is_whole)
 
     def damaged(self, keys: list[str]) -> list[str]:
-        """One sentence per damaged result."""
+        """Return one sentence per damaged result."""
         return list(dict.fromkeys(sentence for key in keys if (sentence := self._problem(key))))
 
     def _problem(self, key: str) -> str:
@@ -213,7 +213,7 @@ class CellCache:
         return ""
 
     def _found(self, key: str) -> Iterator[_Line]:
-        """The lines that may contain a cell's result, newest first, this suite's own before others.
+        """Yield the lines that may contain a cell's result, newest first, this suite's own before others.
 
         A line of this suite's file without a key may belong to any cell. Other files with the same ending
         may belong to no suite at all.
@@ -226,7 +226,7 @@ class CellCache:
         yield from own.get("", [])
 
     def _index(self, path: Path) -> dict[str, list[_Line]]:
-        """The lines of a file by key; read again if the file has changed."""
+        """Return the lines of a file by key; read again if the file has changed."""
         with open_regular(path) as file:
             state = os.fstat(file.fileno())
             seen = state.st_ino, state.st_size, state.st_mtime_ns
@@ -236,7 +236,7 @@ class CellCache:
 
 
 def _indexed(path: Path, file: BufferedReader) -> dict[str, list[_Line]]:
-    """The lines of each key in order, lines without a key under "". An incomplete last line is left out."""
+    """Return the lines of each key in order; "" has those without a key. Ignores an incomplete last line."""
     lines: dict[str, list[_Line]] = {}
     number, start = 1, 0
     while text := file.readline(LARGEST):
@@ -249,7 +249,7 @@ def _indexed(path: Path, file: BufferedReader) -> dict[str, list[_Line]]:
 
 
 def _is_whole(text: bytes) -> bool:
-    """Whether a last line without a newline, as some editors leave it, is a complete result."""
+    """Return whether a last line without a newline, as some editors leave it, is a complete result."""
     named = START.match(text)
     try:
         return named is not None and bool(_parsed(text, named[1].decode(), "", ""))
@@ -262,7 +262,7 @@ def _hash(table: Mapping[str, Any]) -> str:
 
 
 def _parsed(text: bytes, key: str, place: str, remedy: str) -> CellResult:
-    """The result in a line or a file; raises unless it is undamaged and belongs to this cell."""
+    """Return the result in a line or a file; raises unless it is undamaged and belongs to this cell."""
     try:
         table = json.loads(text)
         told, named = table.pop("sha256"), table.pop("key", key)

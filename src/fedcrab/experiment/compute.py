@@ -1,8 +1,8 @@
-"""Compute the cells of one training: train once, then recover by every method.
+"""Compute the cells of one training: train once, then recover with every method.
 
 Each result is written to disk as soon as it is known. An interrupted training resumes after its last round.
-An interrupted recovery starts again, so that its time is measured in one piece. The training is recorded with
-everything, and recorded again for each selection that a method needs.
+An interrupted recovery starts again, so that its time is measured without a gap. The training is recorded
+with everything, and recorded again for each selection that a method needs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HistoryCache:
         self._place = place
 
     def trained(self, setup: Setup, tell: Callable[[int], None]) -> History:
-        """The history of everything: found, or recorded now, resuming an interrupted training."""
+        """Return the history of everything: the stored one, or one that is recorded now or resumed."""
         path = self._place / EVERYTHING
         if (found := _whole(path)) is not None:
             return found
@@ -54,14 +54,14 @@ class HistoryCache:
         return History.open(path)
 
     def selected(self, history: History, selection: Selection) -> History:
-        """The history of the same training under another selection."""
+        """Return the history of the same training under another selection."""
         if isinstance(selection, Everything):
             return history
         path = self._place / f"{KEPT}{key_of(selection_table(selection))}"
         return _whole(path) or rerecord(history, _emptied(path), selection)
 
     def has_retrained(self, batches: str) -> bool:
-        """Whether the model retrained with these batches is stored."""
+        """Return whether the model retrained with these batches is stored."""
         return len(self._retrained(batches)) == 1
 
     def keep_retrained(self, layout: Layout, model: Vector, batches: str) -> None:
@@ -71,7 +71,7 @@ class HistoryCache:
         Snapshots(directory).put_model(layout, model)
 
     def retrained(self, layout: Layout, batches: str) -> Vector | None:
-        """The model retrained with these batches; None if it is missing or damaged."""
+        """Return the model retrained with these batches; None if it is missing or damaged."""
         if not self.has_retrained(batches):
             return None
         place, name = self._place / RETRAINED[batches], self._retrained(batches)[0].stem
@@ -90,7 +90,7 @@ class HistoryCache:
 
 
 def _whole(path: Path) -> History | None:
-    """The history at a path if it is closed, otherwise None."""
+    """Return the history at a path if it is closed, otherwise None."""
     try:
         history = History.open(path) if path.exists() else None
     except HistoryError:
@@ -99,7 +99,7 @@ def _whole(path: Path) -> History | None:
 
 
 def _opened(setup: Setup, path: Path) -> History:
-    """A history to record into: that of an interrupted training if it is undamaged, otherwise a new one."""
+    """Return a history to record into: that of an interrupted training if undamaged, otherwise a new one."""
     if path.exists():
         try:
             return open_for_training(setup, path, resume=True)
@@ -248,5 +248,5 @@ def _circumstances(workers: int) -> dict[str, Any]:
 
 
 def _real(value: Any) -> Any:
-    """The value, or None for a number that is not finite, which JSON cannot hold."""
+    """Return the value, or None for a number that is not finite, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -40,7 +40,7 @@ class Aggregation(NamedChoice):
 
 
 class HistoryConfig(NamedChoice):
-    """What the history keeps; for simulated clients by default every update in 4 bits."""
+    """What the history keeps. The default for simulated clients is every update in 4 bits."""
 
     name: str = "compact"
 
@@ -78,7 +78,7 @@ class Attack(NamedChoice):
     fraction: float = Field(default=0.25, ge=0, le=1)  # of the clients, drawn by the seed
     start: int = Field(default=0, ge=0)  # the first round
     share: float = Field(default=1.0, ge=0, le=1)  # of the rounds from there on
-    rounds: tuple[int | str, ...] | None = None  # the only ones: [30], or [3, "10-14"]
+    rounds: tuple[int | str, ...] | None = None  # the only rounds with an attack: [30], or [3, "10-14"]
 
 
 class Config(ConfigSection):
@@ -96,12 +96,12 @@ class Config(ConfigSection):
     history: HistoryConfig = HistoryConfig()
 
     def to_json(self) -> str:
-        """As one line of JSON for the notes of a history; the device is left out if it is the CPU."""
+        """Return one line of JSON for the notes of a history; the device is left out if it is the CPU."""
         return self.model_dump_json(exclude={"device"} if self.device == "cpu" else None)
 
     @classmethod
     def from_json(cls, text: str) -> Config:
-        """The configuration that :meth:`to_json` wrote."""
+        """Return the configuration that :meth:`to_json` wrote."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -109,13 +109,17 @@ class Config(ConfigSection):
 
 
 def presets() -> dict[str, str]:
-    """The TOML text of each preset that comes with fedcrab."""
+    """Return the TOML text of each preset that comes with fedcrab."""
     files = resources.files("fedcrab.experiment").joinpath("presets").iterdir()
     return {f.name.removesuffix(".toml"): f.read_text() for f in sorted(files, key=lambda f: f.name)}
 
 
 def load_config(source: str, changes: Sequence[str] = ()) -> Config:
-    """Return the configuration of a TOML file or a preset, with changes such as ``attack.fraction=0.5``."""
+    """Return the configuration of a TOML file or a preset.
+
+    ``changes`` are settings such as ``attack.fraction=0.5``. Raises ``ConfigError`` if ``source`` is neither
+    a readable file nor a preset, and for unknown or invalid settings.
+    """
     table = read_table(source)
     for change in changes:
         _change(table, change)
@@ -169,7 +173,7 @@ def _change(table: dict[str, Any], change: str) -> None:
 
 
 def explain(error: ValidationError, whole: type[BaseModel] = Config) -> str:
-    """Return the first problem of a configuration, or of another ``whole``, as one sentence."""
+    """Return the first problem of a configuration, or of another model ``whole``, as one sentence."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -178,7 +182,7 @@ def explain(error: ValidationError, whole: type[BaseModel] = Config) -> str:
 
 
 def _known_at(part: Any, location: Sequence[int | str]) -> Mapping[str, Any]:
-    """The names that are valid at a place of the configuration."""
+    """Return the names that are valid at a place of the configuration."""
     for name in location:
         field = part.model_fields.get(str(name))
         kinds = getattr(field.annotation, "__args__", [field.annotation]) if field else []

@@ -1,4 +1,4 @@
-"""What the commands ``audit`` and ``detect`` do with a history that carries its configuration."""
+"""What the commands ``audit`` and ``detect`` do with a history that contains its configuration."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from fedcrab.simulate import Architecture, hold_out, load_dataset
 from fedcrab.terminal import tell_aside
 from fedcrab.types import ClientId, Vector
 
-ENGINES = '{"flower":', '{"nvflare":'  # how the notes begin of a history that an engine recorded
+ENGINES = '{"flower":', '{"nvflare":'  # the notes of a history begin like this if an engine recorded it
 NOT_LOOKED_FOR = "What was planted, and who taught it, was not looked for:"
-TRIGGER, BROUGHT = "trigger", "brought"  # what a misbehaviour is about
+TRIGGER, BROUGHT = "trigger", "brought"  # the kinds of misbehaviour
 FINAL = "final"  # the name of the history's own last model
 
 
@@ -58,36 +58,36 @@ class Server:
 
     @property
     def blind(self) -> str | None:
-        """Why no planted patch can be looked for; None where it can."""
+        """Why these inputs cannot be searched for a planted patch; None if they can."""
         return not_invertible(self.x, self.classes)
 
     def audit(self, model: Vector) -> Inversion:
-        """What is planted in a model."""
+        """Return the smallest trigger of each class in a model, and whether one of them was planted."""
         return invert(self.flat.at(model), self.x, self.y, classes=self.classes)
 
     def lift(self, model: Vector, trigger: Inversion) -> float:
-        """How well a trigger that was found elsewhere works on this model."""
+        """Return how well a trigger that was found elsewhere works on this model."""
         plain = self.x[self.y != trigger.label]
         return lift(self.flat, model, plain, trigger.stamp(plain), trigger.label)
 
 
 @dataclass(frozen=True)
 class Taught:
-    """Who taught a misbehaviour, ``trigger`` or ``brought``, and the parts that say so."""
+    """Who taught a misbehaviour (``trigger`` or ``brought``), and each client's part in it."""
 
     about: str
     label: int | None
     detection: Detection
-    parts: Attribution | None  # None where no updates are kept
+    parts: Attribution | None  # None if the history keeps no updates
 
     @property
     def since(self) -> dict[ClientId, int]:
-        """Those that are named, and the round from which on each taught it."""
+        """The named clients, each with the round from which it taught this."""
         named = self.detection.suspects
         return {client: self.parts.onset(client) for client in named} if self.parts else {}
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         since, found = self.since, self.detection
         shown: dict[ClientId, float] = {}
         if self.parts:
@@ -113,14 +113,14 @@ class Investigation:
 
     head: str  # of the history
     clients: tuple[ClientId, ...]
-    models: Mapping[str, Inversion]  # by name, the history's own first; none where no patch can be looked for
+    models: Mapping[str, Inversion]  # by name, the history's own first; empty if inputs cannot be searched
     hashes: Mapping[str, str]
-    lifts: Mapping[str, float]  # of the first one's trigger, on each
+    lifts: Mapping[str, float]  # how well the first model's trigger works on each model
     when: Timeline | None
     taught: tuple[Taught, ...]
     example: Images  # one probe example, to stamp
-    notes: tuple[str, ...]  # what could not be looked for
-    lessons: Lessons | None = None  # what each client teaches; None where that cannot be told
+    notes: tuple[str, ...]  # what could not be searched for
+    lessons: Lessons | None = None  # what each client teaches; None if that is unknown
 
     @property
     def first(self) -> Inversion | None:
@@ -129,32 +129,32 @@ class Investigation:
 
     @property
     def trigger(self) -> Inversion | None:
-        """The trigger of the first model: what the audit takes for one, or what clients clearly taught."""
+        """The trigger of the first model, if the audit calls it planted or clients clearly taught it."""
         taught = any(found.about == TRIGGER for found in self.taught)
         return self.first if self.first and (self.first.planted or taught) else None
 
     @property
     def planted_in(self) -> int | None:
-        """The round whose model is the first kept one in which the trigger works."""
+        """The round of the first kept model in which the trigger works."""
         return self.when.planted if self.when else None
 
     @property
     def teachers(self) -> dict[ClientId, int]:
-        """Who is named for it, and the round from which on each taught it."""
+        """All named clients, each with the round from which it taught a misbehaviour."""
         return {client: since for found in self.taught for client, since in found.since.items()}
 
     def is_planted(self, name: str) -> bool:
-        """Whether a model has a trigger: by its audit, or of the first one by who taught it."""
+        """Return whether a model has a trigger: by its audit, or for the first model by who taught it."""
         own = self.models[name]
         return own.planted or (own is self.first and self.trigger is not None)
 
     def sure(self, name: str) -> float:
-        """How sure that is; 0 where nothing is planted."""
+        """Return the confidence that a model has a planted trigger; 0 if it has none."""
         doubted = DOUBTED if self.is_planted(name) else 0.0
         return self.models[name].confidence or doubted
 
     def trigger_row(self, name: str) -> dict[str, Any] | None:
-        """Whether a trigger is planted in a model, and how well the first one's works there; for tables."""
+        """Return, for tables, whether a model has a trigger, and how well the first model's works on it."""
         if name not in self.models:
             return None
         own = self.models[name]
@@ -162,7 +162,7 @@ class Investigation:
         return {**told, "lift": round(self.lifts[name], 4) if self.trigger else None}
 
     def detections(self) -> list[Detection]:
-        """What there is to say of clients, for each misbehaviour that was found or brought."""
+        """Return the findings about clients, one detection per misbehaviour."""
         found = [one.detection for one in self.taught]
         if self.trigger is not None or self.first is None:
             return found
@@ -171,7 +171,7 @@ class Investigation:
         return [Detection("taught", 0, nobody, {}, 0.0, (said, *self.first.notes)), *found]
 
     def answer(self, by_ledger: Detection) -> Detection:
-        """All that there is to say of clients, as one: what the ledger says, seen beside what they teach."""
+        """Return one detection for everything: the ledger's findings checked against what clients teach."""
         notes = [f"{NOT_LOOKED_FOR} {note}" for note in self.notes]
         others = [*self.detections(), *([self.lessons.detection()] if self.lessons else [])]
         confirmed = [client for one in others for client in one.suspects]
@@ -180,7 +180,7 @@ class Investigation:
         return replace(found, notes=(*found.notes, *(self.trigger.notes if self.trigger else ())))
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values, for JSON: what ``audit --json`` prints."""
+        """Return plain values, for JSON: what ``audit --json`` prints."""
         rows = [{"model": n, "lift": self.lifts[n], **found.to_table()} for n, found in self.models.items()]
         for row in rows:
             row |= {"planted": self.is_planted(row["model"]), "confidence": self.sure(row["model"])}
@@ -192,7 +192,7 @@ class Investigation:
         }
 
     def to_saved(self, answer: Detection | None = None) -> dict[str, Any]:
-        """As it is kept beside the history: the pictures as bytes, and what it is about as hashes."""
+        """Return what is saved beside the history: pictures as bytes, models as hashes."""
         table = self.to_table()
         for row in table["models"]:
             row["sha256"] = self.hashes[row["model"]]
@@ -220,12 +220,12 @@ class Investigation:
 
 
 def server_of(history: History) -> Server:
-    """From the configuration that a history carries; ConfigError where it carries none."""
+    """Return the server's side from the configuration in a history; raise ``ConfigError`` if it has none."""
     notes = history.charter.notes
     if not notes or notes.startswith(ENGINES):
         raise ConfigError(
-            f"{history.path}: carries no configuration, so the model's module and the server's probe "
-            "examples are not known here; from Python, fedcrab.audit takes both (docs/forensics.md)"
+            f"{history.path}: contains no configuration, so the model's module and the server's probe "
+            "examples are unknown; in Python, pass both to fedcrab.audit (docs/forensics.md)"
         )
     config = Config.from_json(notes)
     dataset, x, y = hold_out(load_dataset(config.data.name), probe=config.data.probe, seed=config.seed)
@@ -234,7 +234,7 @@ def server_of(history: History) -> Server:
 
 
 def server_for(setup: Setup) -> Server:
-    """The same from a training's own things."""
+    """Return the server's side of a training that is set up."""
     x, y = setup.probe.examples
     return Server(FlatModel(setup.architecture.build(), setup.honest.layout), x, y, setup.dataset.classes)
 
@@ -246,12 +246,12 @@ def investigate(
     server: Server | None = None,
     examples: Path | None = None,
 ) -> Investigation:
-    """What was planted in a history's final model, since when, and who taught it.
+    """Return what was planted in a history's final model, since when, and who taught it.
 
-    ``recovered`` are models to be audited beside it, by name: whether the trigger still works there.
-    ``examples`` is a file of misbehaviour that an operator brings. Where the inputs are not images, or the
-    history keeps no updates, the notes say what could not be looked for. Raises ConfigError where the
-    history carries no configuration and no ``server`` is given.
+    ``recovered`` are other models, by name, to audit beside it: does the trigger still work there?
+    ``examples`` is a file of misbehaviour that the operator provides. If the inputs are not images, or the
+    history keeps no updates, the notes say what could not be searched for. Raises ``ConfigError`` if the
+    history contains no configuration and no ``server`` is given.
     """
     server = server or server_of(history)
     brought = () if examples is None else (_brought(history, server, examples),)
@@ -279,7 +279,7 @@ def _audited(history: History, server: Server, models: Mapping[str, Vector]) -> 
 
 
 def _lessons(history: History, server: Server) -> Lessons | None:
-    """What each client teaches; None where no updates are kept or the probe set lacks a class."""
+    """Return what each client teaches; None if no updates are kept or the probe set lacks a class."""
     try:
         return lessons(history, server.flat, server.x, server.y, classes=server.classes)
     except DamagedError:
@@ -309,7 +309,7 @@ def _taught(history: History, server: Server, trigger: Inversion) -> Taught:
         detection, parts = taught_trigger(history, server.flat, trigger, server.x, server.y)
     except DamagedError:
         raise
-    except HistoryError as error:  # no updates are kept: what was planted is known, and not by whom
+    except HistoryError as error:  # without updates, it is known what was planted, but not who planted it
         detection = Detection("taught", 0, dict.fromkeys(history.clients, 0.0), {}, 1.0, (str(error),))
     return Taught(TRIGGER, trigger.label, replace(detection, notes=(said, *detection.notes)), parts)
 
@@ -317,12 +317,12 @@ def _taught(history: History, server: Server, trigger: Inversion) -> Taught:
 def audit_command(path: Path, *, history: Path | None = None) -> Investigation:
     """Investigate a history, every model of a recovery, or a model file beside its history.
 
-    What is found in a history or a recovery is kept beside it. Raises ConfigError for inputs in which no
-    patch can be looked for.
+    The result for a history or a recovery is saved beside it. Raises ``ConfigError`` if the inputs cannot be
+    searched for a patch.
     """
     if path.is_file():
         if history is None:
-            raise ConfigError(f"{path}: a model file is audited beside its history; name it by --history DIR")
+            raise ConfigError(f"{path}: a model file is audited with its history; pass it as --history DIR")
         opened = History.open(history)
         model = read_model(path, hash_regular(path), opened.charter.layout)
         return _seeing(_audited(opened, server_of(opened), {path.name: model}))
@@ -343,15 +343,15 @@ def _seeing(found: Investigation) -> Investigation:
 
 
 def keep(path: Path, found: Investigation, answer: Detection | None = None) -> None:
-    """Keep what was found beside a history or a recovery; where it cannot be written, say so and go on."""
+    """Save an investigation beside a history or a recovery; if that fails, print a warning and continue."""
     try:
         write_audit(path, found.to_saved(answer))
     except HistoryError as error:
-        tell_aside(f"The audit is not kept for 'report': {error}")
+        tell_aside(f"The audit is not saved for 'report': {error}")
 
 
 def detect_taught(history: History, examples: Path | None = None) -> Detection:
-    """Who taught what the audit finds in the final model, or what these examples show."""
+    """Return who taught the trigger that the audit finds in the final model, or what ``examples`` show."""
     if examples is not None:
         return _brought(history, server_of(history), examples).detection
     found = investigate(history)
@@ -361,7 +361,10 @@ def detect_taught(history: History, examples: Path | None = None) -> Detection:
 
 
 def detect_everything(history: History, examples: Path | None = None) -> Detection:
-    """All that the history and the probe set allow, as one answer; notes say what could not be looked for."""
+    """Return one detection from everything that the history and the probe set allow.
+
+    Its notes say what could not be searched for.
+    """
     try:
         server = server_of(history)
     except ConfigError as error:

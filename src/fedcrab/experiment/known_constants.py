@@ -1,8 +1,8 @@
-"""The constants of a simulated training, whose data and settings are known; its certificate declares them.
+"""The constants of a simulated training. Its data and settings are known, so its certificate declares them.
 
-Softmax regression is convex. The Hessian of its cross-entropy on a batch is at most ½·λmax(XᵀX/b), X with a
-column of ones, so at most ½·max ‖x‖² for any batch; weight decay adds λ to all curvature. A gradient is no
-longer than √2·max ‖x‖. For other models, only rate, steps and losses are known.
+Softmax regression is convex. The Hessian of its cross-entropy on a batch is at most ½·λmax(XᵀX/b), where X
+has a column of ones, so at most ½·max ‖x‖² for any batch. Weight decay adds λ to all curvature. A gradient is
+at most √2·max ‖x‖ long. For other models, only rate, steps and losses are known.
 
 A recovery can start from a noised rollback model with the (ε, δ) of :mod:`fedcrab.certificate.noise`. The
 noise is drawn once: a killed recovery resumes from the noised model in OUT/METHOD/start.safetensors.
@@ -35,14 +35,14 @@ from fedcrab.simulate import Probe
 from fedcrab.terminal import tell_aside
 from fedcrab.types import ClientId, Vector
 
-MARGIN = 1 + 1e-6  # float32 examples, float32 products
+MARGIN = 1 + 1e-6  # for rounding: examples and products are float32
 
 
 def write_certificate_of(directory: Path, plan: Plan, setup: Setup) -> None:
     """Write the certificate of a recovery, with all known constants of its simulated clients."""
     folder, known = RecoveryFolder.open(directory), known_assumptions(setup, plan)
     if refuted := next(refutations(known, plan, folder.evidence(plan.history, None)), None):
-        known = Assumptions()  # a client that was not named is not honest
+        known = Assumptions()  # an attacker was not named
         tell_aside(f"{directory.name}: the certificate declares nothing, because {refuted}")
     certificate = certify_folder(
         folder,
@@ -73,12 +73,12 @@ def known_assumptions(setup: Setup, plan: Plan) -> Assumptions:
 
 
 def _honest(history: History, plan: Plan) -> list[ClientId]:
-    """The clients whose updates count as honest in at least one round."""
+    """Return the clients whose updates count as honest in at least one round."""
     return [c for c in history.clients if any(not plan.is_malicious(c, e.index) for e in history.rounds)]
 
 
 def _gaps(setup: Setup, plan: Plan, honest: Sequence[ClientId]) -> dict[str, Any]:
-    """F - F* is at most F, because cross-entropy and weight decay are never below 0."""
+    """Return bounds on F - F*: at most F, because cross-entropy and weight decay are never below 0."""
     parts = [setup.honest.examples(client) for client in honest]
     probe = Probe(
         setup.predictor, np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
@@ -127,7 +127,7 @@ def _deviation(plan: Plan, setup: Setup, noise: Mapping[str, float]) -> float:
     deviation = found.terms["noise.deviation"].value
     if deviation is None:
         raise ConfigError(
-            "noise needs a bound on the poison in the rollback model, and there is none here; leave out "
+            "noise needs a bound on the poison in the rollback model, which is not known here; leave out "
             "--epsilon and --delta, or roll back to the initial model with --set beta=0"
         )
     return deviation

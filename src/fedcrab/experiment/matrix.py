@@ -16,7 +16,7 @@ from fedcrab.experiment.names import REFERENCE
 from fedcrab.experiment.suite import POISONED, AxisValue, MethodChoice, ResolvedMethod, Suite, resolve
 from fedcrab.name_value import put
 
-ALWAYS = ("poisoned", REFERENCE)  # what every other cell of a training is compared with
+ALWAYS = ("poisoned", REFERENCE)  # every other cell of a training is compared with these
 Labels = tuple[tuple[str, str | float], ...]  # axis -> value, as tables show it
 Changes = Mapping[str, Any]  # dotted name of a setting -> value
 
@@ -25,7 +25,7 @@ Changes = Mapping[str, Any]  # dotted name of a setting -> value
 class Cell:
     """One experiment of the matrix: a training, and a method that recovers from it."""
 
-    config: Config  # its history keeps everything, whatever the method sees of it
+    config: Config  # its history keeps everything; the method may see only a part
     method: ResolvedMethod
     choice: MethodChoice = field(compare=False)  # the method as it was asked for
     membership: bool
@@ -91,7 +91,7 @@ def _methods(suite: Suite) -> list[tuple[MethodChoice, ResolvedMethod]]:
 
 
 def _spoken(text: str) -> MethodChoice:
-    """A method written as one line: its name, then options such as ``beta=0.1``."""
+    """Return a method written as one line: its name, then options such as ``beta=0.1``."""
     if not text.strip():
         raise ConfigError('a method has no name; write methods as in methods = ["crab-paper"]')
     method, *options = text.split()
@@ -114,7 +114,7 @@ def _configs(suite: Suite) -> Iterator[tuple[Config, Labels]]:
 
 
 def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
-    """The label of each axis; for axes that the suite does not list, from the configuration."""
+    """Return the label of each axis; for axes that the suite does not list, from the configuration."""
     clients = config.clients.count
     if config.attack is None:
         raise ConfigError("a suite needs attacks, and its base has none; list some under attacks")
@@ -134,7 +134,7 @@ def _labelled(config: Config, labels: Mapping[str, str | float]) -> Labels:
 
 
 def _axes(suite: Suite, base: Mapping[str, Any]) -> dict[str, Sequence[tuple[str | float, Changes]]]:
-    """Each axis that the suite lists, with its values as (label, changes)."""
+    """Return each axis that the suite lists, with its values as (label, changes)."""
     axes: dict[str, Sequence[tuple[str | float, Changes]]] = {
         "dataset": _values(suite.datasets, "data.name", base),
         "model": _values(suite.models, "model", base),
@@ -150,7 +150,7 @@ def _axes(suite: Suite, base: Mapping[str, Any]) -> dict[str, Sequence[tuple[str
 def _values(
     choices: Sequence[str | AxisValue], place: str, base: Mapping[str, Any]
 ) -> list[tuple[str | float, Changes]]:
-    """The values of an axis; where two have one name and no label, their settings become the label."""
+    """Return the values of an axis; if two share a name and have no label, their settings are the label."""
     values = [AxisValue(name=choice) if isinstance(choice, str) else choice for choice in choices]
     names = [value.label or value.name for value in values]
     found: dict[str, Changes] = {}
@@ -164,7 +164,7 @@ def _values(
 
 
 def _chosen(choice: AxisValue, place: str, base: Mapping[str, Any]) -> Changes:
-    """The changes for a value of an axis: its name, its settings instead of the base's, and its ``set``."""
+    """Return the changes for a value of an axis: name, settings (instead of the base's), and ``set``."""
     parent, dot, _ = place.rpartition(".")
     changes: dict[str, Any] = {place: choice.name}
     if parent in ("attack", "clients.partition"):

@@ -57,12 +57,12 @@ SELECTIONS: Mapping[str, Callable[..., Any]] = {
     "everything": Everything,
     "compact": Compact,
 }
-BATCHES = ("fresh", "history")  # which a simulated client draws in a recovery: others, or the history's
+BATCHES = ("fresh", "history")  # which batches a simulated client draws in a recovery: new ones, or the old
 Thing = TypeVar("Thing")
 
 
 def look_up(kind: str, name: str, table: Mapping[str, Thing]) -> Thing:
-    """Return the entry of a table; the error for an unknown name lists the known ones."""
+    """Return the entry of a table; raise ``ConfigError`` with the known names if there is none."""
     if name not in table:
         raise ConfigError(f"no {kind} {name!r}; there are {', '.join(table)}")
     return table[name]
@@ -86,7 +86,7 @@ def check_names(config: Config) -> None:
 def call(
     what: str, function: Callable[..., Thing], *given: Any, settings: Mapping[str, Any], **fixed: Any
 ) -> Thing:
-    """Call a function of a table with settings from a file; the error for an unknown one lists the known."""
+    """Call a function of a table with settings from a file; raise ``ConfigError`` for an unknown setting."""
     check_settings(what, function, settings)
     try:
         return function(*given, **fixed, **settings)
@@ -99,7 +99,7 @@ def check_settings(
 ) -> None:
     """Raise ``ConfigError`` for a setting that a function does not have; the message lists those it has.
 
-    ``passed`` are parameters that are no settings, because the caller passes them.
+    ``passed`` are parameters that are not settings, because the caller passes them.
     """
     known = [name for name in settable(function) if name not in passed]
     if unknown := [name for name in settings if name not in known]:

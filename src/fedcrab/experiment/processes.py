@@ -20,7 +20,7 @@ from typing import Any
 from fedcrab.simulate.workers import KEEP_PAGES
 
 SPAWN = multiprocessing.get_context("spawn")
-_PARENT: list[Connection] = []  # in a process of the executor: where what it says goes
+_PARENT: list[Connection] = []  # in a process of the executor: the connection for its messages
 
 
 class Processes(Executor):
@@ -84,7 +84,7 @@ class _Slot:
             if self._pool is None:
                 receiver, sender = SPAWN.Pipe(duplex=False)
                 for name, value in KEEP_PAGES.items():
-                    os.environ.setdefault(name, value)  # read by a process's allocator as it starts
+                    os.environ.setdefault(name, value)  # the allocator of a new process reads these
                 self._pool = ProcessPoolExecutor(1, SPAWN, _begin, (sender,))
                 self._pid = self._pool.submit(os.getpid).result()
                 sender.close()
@@ -103,13 +103,13 @@ class _Slot:
 
 
 def _begin(parent: Connection) -> None:
-    """In a new process: exit when the parent is gone, and ignore Ctrl-C, which the parent handles."""
+    """Prepare a new process: exit when the parent is gone, and ignore Ctrl-C, which the parent handles."""
     _PARENT[:] = [parent]
     os.setpgid(0, 0)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     import torch
 
-    torch.set_num_threads(1)  # the jobs or workers beside it have the other cores
+    torch.set_num_threads(1)  # other jobs or workers use the other cores
 
 
 def _leave_with_parent() -> None:

@@ -40,7 +40,7 @@ class Outcome:
     cost: Cost = Cost(0, 0.0, 0, 0.0)
     seconds: float = 0.0  # total, including the server's own work
     bytes: int = 0  # of the history that it was recovered from
-    anchor: int = 0  # clients asked once more at the model, for the certificate
+    anchor: int = 0  # clients asked once more at the recovered model, for the certificate
 
 
 class RecoveryRun:
@@ -100,8 +100,8 @@ class RecoveryRun:
         if noise is not None:
             if not row.begins_at_rollback(changes):
                 raise ConfigError(
-                    f"noise is added to the rollback model, and {method} does not start there; "
-                    "crab-hardened does"
+                    f"noise is added to the rollback model, but {method} does not start there; "
+                    "use crab-hardened, which does"
                 )
             start = noised_start(saved, decided, setup, noise)
             request |= {"noise": dict(noise), "start": RecoveryFolder(saved).start_sha256}
@@ -123,7 +123,7 @@ class RecoveryRun:
         return self._run.start
 
     def __iter__(self) -> Iterator[Step]:
-        """The steps."""
+        """Yield the steps."""
         return iter(self._run)
 
     def outcome(self) -> Outcome:
@@ -137,7 +137,7 @@ class RecoveryRun:
 
 
 def _clients(setup: Setup, method: str, batches: str) -> Fleet:
-    """The simulated clients, with fresh batches or with those of the history."""
+    """Return the simulated clients, with fresh batches or with those of the history."""
     if batches not in names.BATCHES:
         raise ConfigError(f"batches must be {' or '.join(names.BATCHES)}, got {batches!r}")
     if batches == "history":
@@ -151,11 +151,11 @@ def _constants(setup: Setup, plan: Plan, batches: str) -> dict[str, Any]:
     affine = known.local_affine()
     if affine is None:
         raise ConfigError(
-            f"proof needs a convex loss, which softmax has and {setup.config.model!r} has not; leave it out"
+            f"proof needs a convex loss; softmax has one, {setup.config.model!r} does not; leave proof out"
         )
     if not known.full_batch and batches != "history":
         raise ConfigError(
-            "proof needs answers with the history's batches, because these are sampled: --set batches=history"
+            "proof needs answers with the history's batches, because they are sampled: --set batches=history"
         )
     return {"centre": affine[0], "spread": affine[1], "full_batch": known.full_batch}
 
@@ -188,7 +188,7 @@ def recover_to_end(
 
 
 def poisoned(history: History) -> Outcome:
-    """The poisoned model as an outcome."""
+    """Return the poisoned model as an outcome."""
     return Outcome("poisoned", history.final_model())
 
 
@@ -216,7 +216,7 @@ def measure_outcome(setup: Setup, outcome: Outcome, retrained: Vector | None = N
 
 
 def _predicted(outcome: Outcome) -> str | None:
-    """The predicted error of a replay in one sentence; None for other methods."""
+    """Return the predicted error of a replay in one sentence; None for other methods."""
     state = outcome.steps[-1].get("replay") if outcome.steps else None
     if state is None or outcome.plan is None:
         return None

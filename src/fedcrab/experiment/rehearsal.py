@@ -1,7 +1,7 @@
 """Check every name, setting and option of a suite before its first cell trains.
 
-Partition, model, rule, attack and method are the real functions with the cell's own settings. They are called
-with as many labels as the data set has, on two small clients, and on a short history.
+Partition, model, rule, attack and method are the real functions with the cell's own settings. They run with
+as many labels as the data set has, on two small clients and a short history.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _check_attack(config: Config, size: Size) -> None:
 
 
 def _history(place: Path, clients: int) -> History:
-    """A short history with this many clients."""
+    """Return a short history with this many clients."""
     path, model = place / str(clients), np.zeros(NUMBERS, np.float32)
     ids = tuple(sorted(str(client) for client in range(clients)))
     with History.create(path, model, initial_loss=1.0, selection=Everything()) as history:
@@ -102,7 +102,7 @@ def _check_method(method: ResolvedMethod, config: Config, history: History) -> N
 
 
 def _within(settings: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """The plan's settings for the short history; a valid ``since`` is moved into it."""
+    """Return the plan's settings for the short history; a valid ``since`` is moved into it."""
     since = settings.get("since")
     if isinstance(since, int) and ROUNDS <= since < rounds:
         return {**settings, "since": ROUNDS - 1}
@@ -113,5 +113,5 @@ class _Nobody:
     """A fleet and a probe set that are never used."""
 
     def train(self, *_: object, **__: object) -> Updates:
-        """Nothing is trained in a rehearsal."""
+        """Raise: nothing is trained in a rehearsal."""
         raise NotImplementedError

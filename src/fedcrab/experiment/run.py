@@ -1,7 +1,7 @@
 """What the commands ``recover`` and ``evaluate`` do.
 
-A recovery writes its curve beside its steps: accuracy and attack success after each step, one line of JSON
-each. Membership inference needs a shadow run: the same training on other data, where membership is known.
+A recovery writes its curve beside its steps: accuracy and attack success, one line of JSON per step.
+Membership inference needs a shadow run: the same training on other data, where membership is known.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedcrab.simulate.data import Images
 from fedcrab.terminal import tell_aside
 from fedcrab.types import ClientId, Vector
 
-MOST_EXAMPLES = 2000  # of the test data: a curve must not cost as much as the steps it shows
+MOST_EXAMPLES = 2000  # of the test data, so that a curve costs less than the steps that it shows
 
 
 class Curve:
@@ -55,7 +55,7 @@ class Curve:
 
 
 def measured(setup: Setup, model: Vector) -> dict[str, float | None]:
-    """Accuracy, and attack success if the attack has a trigger, on part of the test data."""
+    """Return accuracy, and attack success if the attack has a trigger, on part of the test data."""
     x, y = setup.dataset.test_x[:MOST_EXAMPLES], setup.dataset.test_y[:MOST_EXAMPLES]
     success = attack_success_of(setup, model, MOST_EXAMPLES)
     return {
@@ -74,12 +74,12 @@ class MembershipTest:
     others: Images  # test examples that neither training nor the shadow run has seen
 
     def of(self, model: Vector) -> Membership:
-        """How well this model reveals membership in the malicious clients' data."""
+        """Return how well this model reveals membership in the malicious clients' data."""
         predict = self.setup.predictor.predict
         return membership(self.attack, predict, model, self.members, self.others)
 
     def row(self, model: Vector) -> dict[str, float | bool]:
-        """The same as measures of a table row."""
+        """Return the same as measures of a table row."""
         told = self.of(model)
         return {
             "misr": told.recall,
@@ -147,18 +147,18 @@ def recover_command(
     workers: int | None = None,
     progress: Progress = SILENT,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Recover by one method or by all that the history allows; the rows, and why others are not allowed.
+    """Recover with one method, or with all that the history allows.
 
-    ``changes`` are settings of the one method, such as ``beta=0.1``, and ``batches`` (``fresh`` or
-    ``history``) for any number of them; ``unfound`` and ``since`` are for every
-    method's plan. ``noise`` gives epsilon and delta of noise on the rollback model. ``anchor`` has every
-    answer kept, and every honest client asked once more at the recovered model, so that the certificate can
-    prove more.
+    Returns one row per method, and why each other method is not allowed. ``changes`` are settings of the one
+    method, such as ``beta=0.1``, and ``batches`` (``fresh`` or ``history``), which applies to any number of
+    methods. ``unfound`` and ``since`` apply to every method's plan. ``noise`` gives epsilon and delta of the
+    noise on the rollback model. ``anchor`` stores every answer, and asks every honest client once more at the
+    recovered model, so that the certificate can prove more.
     """
     if method != "all":
         names.look_up("method", method, names.METHODS)
     elif noise or {*settings(changes)} - {"batches"}:
-        raise ConfigError(f"{'--set' if changes else 'noise'} is for one method; name it with --method")
+        raise ConfigError(f"{'--set' if changes else 'noise'} applies to one method: choose it with --method")
     planned = {"unfound": unfound, "since": {c: t for c, t in (since or {}).items() if t} or None}
     own = {**settings(changes), **{name: value for name, value in planned.items() if value is not None}}
     history = directory if isinstance(directory, History) else History.open(directory)
@@ -207,7 +207,7 @@ def _write(out: Path, setup: Setup, outcomes: Collection[Outcome]) -> list[dict[
 
 
 def _follow(recovery: RecoveryRun, curve: Curve, progress: Progress) -> Outcome:
-    progress.stage(f"Recovering by {recovery.method}", total=recovery.length, done=recovery.done)
+    progress.stage(f"Recovering with {recovery.method}", total=recovery.length, done=recovery.done)
     for step in recovery:
         if recovery.done == 1:
             curve.add(None, recovery.start)
@@ -244,7 +244,7 @@ def evaluate_command(
             for row, outcome in zip(rows, outcomes, strict=True):
                 row.update(test.row(outcome.model))
         if with_audit:
-            progress.stage("Looking for triggers in the models")
+            progress.stage("Searching the models for triggers")
             found = investigate(history, {r.method: r.model for r in results}, server=server_for(setup))
             keep(out, found)
             for row, name in zip(rows, (FINAL, *(r.method for r in results)), strict=True):

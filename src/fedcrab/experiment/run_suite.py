@@ -98,7 +98,7 @@ class SuiteProgress:
         return sum(known) / self._jobs if len(known) == len(left) else None
 
     def shown(self) -> RenderableType:
-        """The progress as a table."""
+        """Return the progress as a table."""
         settings: dict[Labels, list[str]] = {}
         for key, cell in self._cells.items():
             settings.setdefault(cell.setting, []).append(key)
@@ -127,7 +127,7 @@ def _kinds(cell: Cell) -> tuple[tuple[Any, ...], ...]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in readable units."""
+    """Return seconds in readable units."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -162,7 +162,7 @@ class ProgressDisplay:
 
 
 def fitted(title: str, table: ResultTable) -> FittedTable:
-    """A table for the terminal; if it is too wide, the last columns are left out first."""
+    """Return a table for the terminal; if it is too wide, the last columns are left out first."""
     after = table.columns.index("method") if "method" in table.columns else len(table.columns)
     ranks = [max(0, place - after - 1) for place in range(len(table.columns))]  # one measure always stays
     columns = [
@@ -199,7 +199,7 @@ LATEX = {
 
 
 def markdown(table: ResultTable) -> str:
-    """A table as GitHub markdown."""
+    """Return a table as GitHub markdown."""
     lines = [_markdown_line(table.columns), "|" + "---|" * len(table.columns)]
     lines += [_markdown_line(row) for row in table.rows]
     return "\n".join(lines) + "\n" + (f"\n{table.note}\n" if table.note else "")
@@ -211,7 +211,7 @@ def _markdown_line(words: Sequence[str]) -> str:
 
 
 def comma_separated(table: ResultTable) -> str:
-    """A table as CSV for spreadsheets."""
+    """Return a table as CSV for spreadsheets."""
     text = io.StringIO(newline="")
     rows = ([no_formula(word) for word in row] for row in (table.columns, *table.rows))
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -219,7 +219,7 @@ def comma_separated(table: ResultTable) -> str:
 
 
 def latex(table: ResultTable) -> str:
-    """A table as a LaTeX tabular with booktabs rules."""
+    """Return a table as a LaTeX tabular with booktabs rules."""
     lines = [r"\begin{tabular}{" + "l" * len(table.columns) + "}", r"\toprule"]
     lines += [_latex_line(table.columns), r"\midrule", *(_latex_line(row) for row in table.rows)]
     lines += [r"\bottomrule", r"\end{tabular}"]
@@ -232,7 +232,7 @@ def _latex_line(words: Sequence[str]) -> str:
 
 
 def escaped(word: str) -> str:
-    """Text with LaTeX's special characters escaped."""
+    """Return text with LaTeX's special characters escaped."""
     return "".join(LATEX.get(letter, letter) for letter in word)
 
 
@@ -248,12 +248,12 @@ class BenchResult:
     over: ResultTable | None = None  # differences over all settings
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values, for JSON."""
         counted = {"cells": self.cells, "finished": len(self.rows)}
         return {**counted, "failed": self.failed, "written": str(self.place), "rows": self.rows}
 
     def tables(self) -> list[RenderableType]:
-        """For people."""
+        """Return tables for the terminal."""
         shown = fitted(f"{self.place}", self.table)
         files = "results.csv, table.md, table.csv and table.tex"
         told = f"{len(self.rows)} of {self.cells} cells; {self.place}/ has {files}"
@@ -273,7 +273,7 @@ def bench_command(
 ) -> BenchResult:
     """Compute the missing cells unless ``run`` is False; write the tables of all finished cells."""
     if cluster and (jobs is not None or keep):
-        raise ConfigError("--jobs and --keep apply to this machine, not to a --cluster; leave them out")
+        raise ConfigError("--jobs and --keep do not apply to a --cluster; leave them out")
     suite = load_suite(path)
     cells, store = expand(suite), CellCache(results, path.stem)
     failed = compute_missing(cells, store, jobs=jobs, keep=keep, cluster=cluster) if run else {}

@@ -38,9 +38,9 @@ Tables = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class JobEvent:
-    """News of a training: what it is doing, a cell that finished or failed, its end.
+    """What happened in a training: progress, a cell that finished or failed, or the end.
 
-    The first event has no training; it tells how many trainings run in parallel.
+    The first event belongs to no training; it says how many trainings run in parallel.
     """
 
     training: str
@@ -48,7 +48,7 @@ class JobEvent:
 
 
 def trainings(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """The cells grouped by training, each cell once."""
+    """Return the cells grouped by training, each cell once."""
     groups: dict[str, dict[str, Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.training, {}).setdefault(cell.key, cell)
@@ -58,7 +58,7 @@ def trainings(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 def request_of(
     cells: Sequence[Cell], store: CellCache, *, workers: int, keep: bool, topic: str = ""
 ) -> dict[str, Any]:
-    """A training and its cells as plain values; with ``topic``, for a machine that lacks this directory."""
+    """Return a training and its cells as plain values; ``topic`` is for machines without this directory."""
     first = cells[0]
     return {
         "config": first.config.to_json(),
@@ -74,7 +74,7 @@ def request_of(
 
 
 def cells_of(request: dict[str, Any]) -> list[Cell]:
-    """The cells in a request."""
+    """Return the cells in a request."""
     config, found = Config.from_json(request["config"]), list[Cell]()
     for table, label in request["methods"]:
         choice = MethodChoice(**{**table, "label": label})
@@ -115,7 +115,7 @@ def _results(path: str) -> Iterator[Path]:
 
 
 def _teller(topic: str, training: str) -> Callable[[dict[str, Any]], None]:
-    """A function that sends news to the process or machine that made the request."""
+    """Return a function that sends messages to the process or machine that made the request."""
     if not topic:
         return lambda table: tell_parent((training, table))
     import torch
@@ -132,8 +132,8 @@ class Place:
 
     executor: Executor
     side_by_side: int
-    workers: int  # processes of each training; 0: none besides its own
-    topic: str = ""  # under which a cluster's workers tell what they are doing
+    workers: int  # worker processes per training; 0: only its own process
+    topic: str = ""  # of the messages that a cluster's workers send
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def run_jobs(
             events = [heard] if isinstance(heard, JobEvent) else _outcome(*heard, store)
             for event in events:
                 what = event.training, str(event.table)
-                if "doing" in event.table or what not in told:  # progress and outcome both tell of a cell
+                if "doing" in event.table or what not in told:  # progress and outcome both report a cell
                     told.add(what)
                     yield event
                 left -= ENDED in event.table
@@ -204,7 +204,7 @@ def _done(news: Queue[Any], training: str, future: Future[Any]) -> None:
 
 
 def _outcome(training: str, future: Future[Any], store: CellCache) -> list[JobEvent]:
-    """The final events of a training; writes the results that its worker could not write."""
+    """Return the final events of a training; writes the results that its worker could not write."""
     tables: Tables
     try:
         tables, lines = future.result()
@@ -212,9 +212,9 @@ def _outcome(training: str, future: Future[Any], store: CellCache) -> list[JobEv
             if not store.sound((result := parse_line(line)).key):
                 store.write(result)
     except BrokenExecutor:
-        tables = [{"failed": None, "why": "the process of a training ended before its time"}]
+        tables = [{"failed": None, "why": "the process of a training ended early"}]
     except CancelledError:
-        tables = [{"failed": None, "why": "cancelled, or the cluster no longer answers"}]
+        tables = [{"failed": None, "why": "cancelled, or the cluster does not answer any more"}]
     except Exception as error:  # any error in another process; the other trainings continue
         tables = [{"failed": None, "why": f"{type(error).__name__}: {error}"}]
     return [JobEvent(training, table) for table in [*tables, {ENDED: True}]]

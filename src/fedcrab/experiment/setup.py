@@ -1,6 +1,6 @@
-"""From a configuration to a training: data, clients, attackers, model, probe and history.
+"""Build a training from a configuration: data, clients, attackers, model, probe and history.
 
-:func:`rerecord` turns a history of everything into that of another selection, without training again.
+:func:`rerecord` records a history of everything again with another selection, without training again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedcrab.simulate.partition import Parts
 from fedcrab.train import TrainedRound, train
 from fedcrab.types import Fleet, Round
 
-AHEAD = 1 << 28  # bytes of a round's updates: of fewer, those of two rounds may be held at a time
+AHEAD = 1 << 28  # bytes of a round's updates; below this, two rounds may be in memory at a time
 
 
 def rerecord(history: History, path: Path, selection: Selection) -> History:
@@ -58,7 +58,7 @@ def rerecord(history: History, path: Path, selection: Selection) -> History:
         gram_limit=charter.gram_limit,
         sketch_size=charter.sketch_size,
         notes=charter.notes,
-        clock=None,  # rounds have the times of the first recording, or none
+        clock=None,  # rounds keep the times of the first recording, if it has any
     ) as other:
         for entry in history.rounds:
             other.record(_round(history, entry.index))
@@ -70,13 +70,13 @@ def _check_unbroken(history: History) -> None:
     for before, after in pairwise(history.rounds):
         if after.start != before.after:
             raise HistoryError(
-                f"{history.path}: round {after.index} starts from another model than round {before.index} "
-                "ended with, such as a recovered one; only an unbroken history can be recorded again"
+                f"{history.path}: round {after.index} does not start from the model that round "
+                f"{before.index} ended with; only an unbroken history can be recorded again"
             )
 
 
 def _round(history: History, index: int) -> Round:
-    """A round as it was recorded. Its step is the difference between the models after and before it."""
+    """Return a round as it was recorded. Its step is the model after it minus the model before it."""
     entry, start = history.rounds[index], history.model(index)
     last = index == len(history.rounds) - 1
     after = history.final_model() if last else history.model(index + 1)
@@ -113,7 +113,7 @@ class Setup:
         return self.predictor.accuracy(model, self.dataset.test_x, self.dataset.test_y)
 
     def fleet_again(self, time: int = 1) -> Fleet:
-        """The same clients and attackers with other batches than in the history."""
+        """Return the same clients and attackers with other batches than in the history."""
         return attacked(self.config, self.honest.training_again(time), self.dataset, self.attackers)
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ def parts_of(config: Config, labels: NDArray[np.int64]) -> Parts:
 
 
 def attackers_of(config: Config, fleet: SimulatedFleet) -> Attackers:
-    """The attackers, drawn from all clients by the seed; none if there is no attack."""
+    """Return the attackers, drawn from all clients by the seed; none if there is no attack."""
     plan = config.attack
     if plan is None:
         return Attackers(frozenset())
@@ -168,7 +168,7 @@ def attackers_of(config: Config, fleet: SimulatedFleet) -> Attackers:
 
 
 def attacked(config: Config, fleet: SimulatedFleet, dataset: Dataset, attackers: Attackers) -> Fleet:
-    """The fleet wrapped in the configured attack."""
+    """Return the fleet wrapped in the configured attack."""
     plan = config.attack
     if plan is None:
         return fleet
@@ -183,7 +183,7 @@ def attacked(config: Config, fleet: SimulatedFleet, dataset: Dataset, attackers:
 
 
 def open_for_training(setup: Setup, path: Path, *, resume: bool) -> History:
-    """A new history for this training, or with ``resume`` that of an interrupted one."""
+    """Return a new history for this training, or with ``resume`` that of an interrupted one."""
     if resume:
         return _resumed(setup.config, path)
     kept = setup.config.history
@@ -207,15 +207,15 @@ def open_for_training(setup: Setup, path: Path, *, resume: bool) -> History:
 
 def _resumed(config: Config, path: Path) -> History:
     history = History.resume(path)
-    notes = history.charter.notes  # by an older version perhaps, without settings that are new
+    notes = history.charter.notes  # an older version may have written them, without newer settings
     if notes != config.to_json() and not (notes.startswith("{") and Config.from_json(notes) == config):
         history.release()
-        raise ConfigError(f"{path}: was started with another configuration; resume it with the same one")
+        raise ConfigError(f"{path}: started with a different configuration; resume it with the same one")
     return history
 
 
 def aggregate_of(config: Config) -> Aggregate:
-    """The aggregation rule of a configuration."""
+    """Return the aggregation rule of a configuration."""
     rule = config.aggregation
     function = names.look_up("rule", rule.name, names.RULES)
     aggregate: Aggregate = names.call(f"rule {rule.name!r}", function, settings=rule.settings)
@@ -240,16 +240,16 @@ def run(setup: Setup, history: History) -> Iterator[TrainedRound]:
 
 
 def _bytes_of_a_round(setup: Setup) -> int:
-    """What the updates of all clients take in memory."""
+    """Return how many bytes the updates of all clients need."""
     return len(setup.honest.clients) * setup.honest.layout.size * 4
 
 
 def setup_of(history: History, workers: int | None) -> Setup:
-    """The setup of a simulated history, from the configuration in its notes."""
+    """Return the setup of a simulated history, from the configuration in its notes."""
     if not history.charter.notes:
         raise ConfigError(
             f"{history.path}: has no configuration of simulated clients; recover it with "
-            "fedcrab.recover over a fleet of your own (docs/own-loop.md)"
+            "fedcrab.recover and your own fleet (docs/own-loop.md)"
         )
     if history.charter.notes.startswith('{"flower":'):
         raise ConfigError(
@@ -258,7 +258,7 @@ def setup_of(history: History, workers: int | None) -> Setup:
         )
     if history.charter.notes.startswith('{"nvflare":'):
         raise ConfigError(
-            f"{history.path}: recorded on NVIDIA FLARE, where its sites are; recover it there, by a job with "
-            "fedcrab.nvflare.Recovery (docs/nvflare.md)"
+            f"{history.path}: recorded on NVIDIA FLARE, where its sites are; recover it there with a job "
+            "that runs fedcrab.nvflare.Recovery (docs/nvflare.md)"
         )
     return prepare(Config.from_json(history.charter.notes), workers=workers)

@@ -54,7 +54,7 @@ class MethodChoice(BaseModel):
     method: str
     label: str = ""
     history: dict[str, Any] = Field(default_factory=dict)  # other settings of the selection it recovers from
-    batches: str = ""  # fresh or history; empty: as the suite has it
+    batches: str = ""  # fresh or history; empty: as in the suite
 
     @property
     def options(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def load_suite(path: Path) -> Suite:
 
 
 DECISION = ("beta", "evidence", "rule")
-# A method that starts at the initial model takes only the names from a decision, so any decision will do.
+# A method that starts at the initial model uses only the names of a decision, so any decision works.
 # This one is part of the keys of published cells and must not change with the presets.
 ANY_DECISION: Mapping[str, Any] = {"beta": 0.3, "evidence": "all", "rule": "prefix"}
 GIVEN = ("aggregate", "epochs", "after", "probe")  # passed by the harness, not by a suite
@@ -131,7 +131,7 @@ KEY_NAMES = {
 
 
 def selection_table(selection: Selection) -> dict[str, Any]:
-    """A selection as it appears in the key of a cell."""
+    """Return a selection as it appears in the key of a cell."""
     table = to_table(selection)
     return {"name": KEY_NAMES[table.pop("kind")], **table}
 
@@ -198,12 +198,12 @@ def _selection(choice: MethodChoice, kept: Selection) -> Selection:
 
 
 def _label(choice: MethodChoice) -> str:
-    """The method's name with the options that were given."""
+    """Return the method's name with the options that were given."""
     told = [f"{name}={value}" for name, value in {**choice.options, **choice.history}.items()]
     return f"{choice.method} {' '.join(told)}".rstrip()
 
 
 def defaults(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The defaults of a function's keyword-only parameters."""
+    """Return the defaults of a function's keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}

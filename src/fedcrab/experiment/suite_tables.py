@@ -55,7 +55,7 @@ class Difference:
 
     mean: float
     count: int
-    p: float | None  # None where it cannot be told
+    p: float | None  # None if it is undefined
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
@@ -108,18 +108,18 @@ def rows_of(cells: Sequence[Cell], store: CellCache) -> list[Row]:
 
 
 def axes_of(rows: Sequence[Row]) -> list[str]:
-    """The columns that identify a cell, method and seed last."""
+    """Return the columns that identify a cell, method and seed last."""
     return [name for name in rows[0] if name not in AFTER] if rows else []
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
-    """Every column: axes first, then measures."""
+    """Return every column: axes first, then measures."""
     axes = dict.fromkeys(name for row in rows for name in row if name not in AFTER)
     return [*axes, *AFTER]
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as CSV; unknown values are empty."""
+    """Return rows as CSV; unknown values are empty."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([no_formula(name) for name in columns])
@@ -130,10 +130,10 @@ def to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def no_formula(value: Any) -> Any:
-    """The value as a CSV field that no spreadsheet reads as a formula; a risky text gets an apostrophe."""
+    """Return the value as a CSV field that no spreadsheet reads as a formula; an apostrophe marks text."""
     if not isinstance(value, str):
         return value
-    text = value.replace("\r", " ")  # which ends a row for most readers, and which Python does not quote
+    text = value.replace("\r", " ")  # it ends a row for most readers, and Python does not quote it
     risky = text.lstrip().startswith(tuple("=+-@＝＋－＠"))  # some spreadsheets read wide ones too
     return f"'{text}" if risky and not NUMBERS.fullmatch(text) else text
 
@@ -167,7 +167,7 @@ class ResultTable:
 def summary(
     rows: Sequence[Row], measures: Sequence[str], *, reference: str, compared: str | None = "ta"
 ) -> ResultTable:
-    """One line per setting and method; ``compared`` is the measure that is tested against the reference."""
+    """Return one line per setting and method; ``compared`` is the measure tested against the reference."""
     groups, axes = grouped(rows), varying(rows)
     lines = {
         place: (*(axis_word(group[0][axis]) for axis in axes), place[-1], *(cell(group, m) for m in measures))
@@ -184,7 +184,7 @@ def summary(
 def _tested(
     groups: dict[Setting, list[Row]], lines: dict[Setting, tuple[str, ...]], reference: str, measure: str
 ) -> tuple[dict[Setting, tuple[str, ...]], str]:
-    """The lines with their difference to the reference, and a note on the test."""
+    """Return the lines with their difference to the reference, and a note on the test."""
     apart = differences(groups, reference, measure)
     p_values = holm({place: d.p for place, d in apart.items() if d.p is not None})
     told = {place: _difference(apart.get(place), p_values.get(place), measure) for place in lines}
@@ -200,7 +200,10 @@ OVER_SETTINGS = (
 
 
 def over_settings(rows: Sequence[Row], *, reference: str, measure: str = "ta") -> ResultTable | None:
-    """Each method's difference to the reference over all trainings; None for one setting or few trainings."""
+    """Return each method's difference to the reference over all trainings.
+
+    None if there is only one setting, or if there are too few trainings.
+    """
     groups = grouped(rows)
     found: dict[str, list[float]] = {}
     for place, group in groups.items():
@@ -229,7 +232,7 @@ def _over(method: str, differences: Sequence[float], measure: str) -> tuple[str,
 
 
 def grouped(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
-    """The rows of all seeds by setting and method, method last."""
+    """Return the rows of all seeds by setting and method, method last."""
     groups: dict[Setting, list[Row]] = {}
     for row in rows:
         axes = [name for name in axes_of([row]) if name not in ("method", "seed")]
@@ -238,7 +241,7 @@ def grouped(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
 
 
 def differences(groups: dict[Setting, list[Row]], reference: str, measure: str) -> dict[Setting, Difference]:
-    """Each method minus the reference in the same setting."""
+    """Return each method minus the reference in the same setting."""
     found = {}
     for place, group in groups.items():
         theirs = groups.get((*place[:-1], reference))
@@ -254,13 +257,13 @@ def _by_seed(rows: Sequence[Row], measure: str) -> dict[int, float]:
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
-    """The axes with more than one value."""
+    """Return the axes with more than one value."""
     axes = [name for name in axes_of(rows) if name not in ("method", "seed")]
     return [name for name in axes if len({str(row[name]) for row in rows}) > 1]
 
 
 def cell(rows: Sequence[Row], measure: str) -> str:
-    """Mean ± standard deviation of a measure, shares in percent."""
+    """Return mean ± standard deviation of a measure, shares in percent."""
     if measure == "rollback_round":
         return _rounds(rows)
     factor = 100 if measure in SHARES else 1
@@ -273,7 +276,7 @@ def cell(rows: Sequence[Row], measure: str) -> str:
 
 
 def _rounds(rows: Sequence[Row]) -> str:
-    """The rollback round of each seed, for methods that roll back; a label begins with the method's name."""
+    """Return the rollback round per seed if the method rolls back; a label begins with the method's name."""
     found = [row["rollback_round"] for row in rows if rolls_back(row["method"].partition(" ")[0])]
     return ", ".join(str(t) for t in found if t is not None) or UNKNOWN
 

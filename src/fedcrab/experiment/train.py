@@ -33,7 +33,7 @@ class TrainResult:
     examples: NDArray[np.int64]
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values, for JSON."""
         return {
             "history": str(self.history.path),
             "rounds": len(self.history.rounds),
@@ -45,7 +45,7 @@ class TrainResult:
         }
 
     def tables(self) -> list[RenderableType]:
-        """For people."""
+        """Return tables for the terminal."""
         last = self.history.rounds[-1]
         return [
             partition_table(self.examples),
@@ -68,7 +68,8 @@ def train_command(
 ) -> TrainResult:
     """Train as configured; an interruption leaves a complete history.
 
-    Every ``head_every`` rounds (0: never) the history's head is printed to standard error, to be noted.
+    Every ``head_every`` rounds (0: never) the history's head is printed to standard error, so that it can be
+    noted down.
     """
     setup = prepare(config, workers=workers)
     try:
@@ -90,7 +91,7 @@ def _follow(setup: Setup, history: History, head_every: int, progress: Progress)
 
 
 def partition_table(examples: NDArray[np.int64]) -> FittedTable:
-    """The number of examples of each class that each client has."""
+    """Return the number of examples of each class that each client has."""
     classes = (Column(str(label), 1) for label in range(examples.shape[1]))
     table = FittedTable("Examples of each class", "client", *classes, "all")
     for client, row in enumerate(examples[:WIDEST].tolist()):

@@ -1,6 +1,6 @@
 """The clients' answers during a recovery, stored as evidence: which model was sent, and what came back.
 
-    DIR/answers/<round>-<model>-<clients>.json   who was asked in which round, and the names of the vectors
+    DIR/answers/<round>-<model>-<clients>.json   the clients asked in a round, and the names of the vectors
     DIR/answers/<sha256>.safetensors             models and updates, named by the hash of their content
 
 A certificate proves more from vectors than from lengths (:mod:`fedcrab.certificate.enclosure`). Answers need
@@ -44,8 +44,8 @@ class Answers:
 class RecordedFleet:
     """A fleet around a fleet that passes every usable answer to ``keep``.
 
-    ``epochs`` is the number of local epochs in the training. Answers with another number come from a
-    different map: no certificate can use them, so they are not stored.
+    ``epochs`` is the number of local epochs in the training. Answers with another number are not stored,
+    because no certificate can use them: they come from a different map.
     """
 
     def __init__(self, fleet: Fleet, keep: Callable[[Answers], None], *, epochs: int | None = None) -> None:

@@ -1,12 +1,13 @@
-"""Buffers of an estimated round, such as BatchNorm's statistics, kept within what was really measured.
+"""Clip the buffers of an estimated round, such as BatchNorm's statistics, to values that were measured.
 
 A replayed round without contact adds the stored change of a buffer to another model's buffer:
 
-    b = x + (s - m)        x: the recovered model's, m: the history's, s: what a client ended the round with
+    b = x + (s - m)
 
-For trained numbers that is the right start, as updates are steps. A buffer is a measurement, and b can be a
-value that nobody ever measured: a negative variance, whose root is no number. So b is clipped to the range of
-x, of every s and of every fresh answer.
+x is the buffer of the recovered model, m that of the history's model, and s the one that a client ended the
+round with. For trained numbers this is the right start, because updates are steps. But a buffer is a
+measurement, and b can be a value that nobody ever measured, such as a negative variance, whose root is not a
+number. So b is clipped to the range of x, of every s and of every fresh answer.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from fedcrab.types import Layout, Updates, Vector
 def within_measured(
     after: Vector, before: Vector, layout: Layout, measured: Sequence[tuple[Vector, Updates]]
 ) -> Vector:
-    """``after`` with every buffer of floating numbers clipped to the range that was measured.
+    """Return ``after`` with every floating-point buffer clipped to the range that was measured.
 
-    ``before`` is x, ``measured`` are updates, each with the model that it was made from. The same array is
-    returned where the layout has no such buffers.
+    ``before`` is x. ``measured`` are updates, each with the model that it was made from. If the layout has no
+    such buffers, the same array is returned.
     """
     fields = zip(layout.fields, layout.slices().values(), strict=True)
     places = [place for field, place in fields if not (field.trained or field.integer)]

@@ -19,7 +19,7 @@ from fedcrab.recover.step import Capped, RoundUpdates
 from fedcrab.types import ClientId, Layout, Rejection, Updates, Vector
 from fedcrab.vectors import norm
 
-SAFE_RATIO = 100.0  # only avoids division by almost zero
+SAFE_RATIO = 100.0  # only to avoid division by almost zero
 
 
 def calibrate(fresh: Vector, ratio: float, trained: Sequence[slice]) -> Vector:

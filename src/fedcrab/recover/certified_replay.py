@@ -2,16 +2,16 @@
 
     m ← M_s;  for each round t ≥ s:  m ← Σ p_c·(y_c + u_c(y_c) + C·(m - y_c))
 
-over the honest participants c of round t. y_c is the model nearest to m at which c's answer is known: a model
-of the history, with the stored update, or one at which c was asked here. The error per round is at most Σ
-p_c·(ρ‖m - y_c‖ + ε_c), where ε_c is the rounding of what is stored. A client is asked, at m itself, if its
-part of that exceeds ``proof`` times the length of the first honest mean update. C and ρ describe the clients'
-local training (:meth:`fedcrab.certificate.Assumptions.local_affine`). For convex losses ρ < 1, and the bound
-in the certificate is useful.
+The sum is over the honest participants c of round t. y_c is the model nearest to m for which c's answer is
+known: a model of the history, with the stored update, or one at which c was asked here. The error per round
+is at most Σ p_c·(ρ‖m - y_c‖ + ε_c), where ε_c is the rounding of what is stored. A client is asked, at m
+itself, if its part of this error exceeds ``proof`` times the length of the first honest mean update. C and ρ
+describe the clients' local training (:meth:`fedcrab.certificate.Assumptions.local_affine`). For convex losses
+ρ < 1, and the bound in the certificate is useful.
 
 With full batches local training is the same map in every round, and y_c can come from any of them. With
-sampled batches only the answers of round t count. The L-BFGS of the plain replay is nearer to the retraining;
-this replay has the better proof.
+sampled batches only the answers of round t count. The plain replay, with its L-BFGS estimate, is nearer to
+the retraining; this replay has the better proof.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def certified_replay(
 
 
 class _Known:
-    """Where answers of the history were made: its models, and the errors of their storage."""
+    """The models for which the history has answers, and the rounding errors of these answers."""
 
     def __init__(self, plan: Plan, proof: Proof) -> None:
         self.proof, self._plan = proof, plan
@@ -95,7 +95,7 @@ class _Known:
         return self._models[t]
 
     def nearest(self, model: Vector, t: int) -> dict[ClientId, tuple[float, int]]:
-        """Return, per honest participant of round t, the least ρ‖m - y‖ + ε of a stored answer, its round."""
+        """Return the least ρ‖m - y‖ + ε of a stored answer, with its round, per honest participant of t."""
         plan, history, proof = self._plan, self._plan.history, self.proof
         wanted, found = plan.honest(t), dict[ClientId, tuple[float, int]]()
         trained = history.charter.layout.trained()

@@ -1,19 +1,19 @@
-"""Corrects stored updates for another model: measured with fresh answers, or estimated from earlier ones.
+"""Correct stored updates for another model: measured with fresh answers, or estimated from earlier ones.
 
-The difference of client c is the sum of a common part and its own part, which changes slowly:
+The difference û - q of client c has a common part and an own part, which changes slowly:
 
     û - q ≈ c_t + e_c
 
-The asked clients show r = û - q - e_c. c_t is a robust mean of these r: without the largest and the smallest
-two fifths of each coordinate, each r clipped to twice the median length. Its difference from the estimate H̃v
-is partly noise, and is reduced accordingly (James and Stein 1961):
+The asked clients show r = û - q - e_c. c_t is a robust mean of these r: it leaves out the largest and the
+smallest two fifths of each coordinate, after each r is clipped to twice the median length. Its difference
+from the estimate H̃v is partly noise, and is reduced accordingly (James and Stein 1961):
 
     c_t = H̃v + K·(mean of r - H̃v),    K = 1 - standard error² / ‖mean of r - H̃v‖²,  at least ½
 
 e_c = û - q - c_t is kept until c is asked again, as SAGA (Defazio et al., NeurIPS 2014) keeps gradients. Over
 six rounds of training with uneven clients, e_c correlates with itself by 0.7 to 0.8. Without it, the mean of
-a few clients misses that of all. An asked client can move the others' updates only through the robust mean,
-and its own by its answer, as in retraining.
+a few clients differs from the mean of all. An asked client can move the others' updates only through the
+robust mean, and its own by its answer, as in retraining.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedcrab.vectors import is_finite, norm
 
 CLIP = 2.0  # times the median length of the r
 FEWEST = 3  # answers for a robust mean, unless there are no more clients
-TRIMMED = 0.4  # of a coordinate's values at each end are left out, at least one: two of five may lie
+TRIMMED = 0.4  # share of a coordinate's values left out at each end, at least one: two of five may lie
 LEAST_GAIN = 0.5  # the least K
 
 Rows = Mapping[ClientId, Vector]
@@ -44,9 +44,9 @@ Rows = Mapping[ClientId, Vector]
 class Correction:
     """c: how much the clients' updates differ from the stored ones, and how certain that is."""
 
-    vector: Vector = field(repr=False)  # what they have in common; integer buffers are zero
+    vector: Vector = field(repr=False)  # the common part; integer buffers are zero
     changes: Rows = field(repr=False)  # û - q per answer, clipped; integer buffers are zero
-    clients: int  # how many there are, answered or not
+    clients: int  # the number of honest clients, whether they answered or not
     spread: float  # √(Σ‖r - c‖² / (answers - 1)): how far one client's r is from c
     new: float  # ‖mean of r - H̃v‖: the error of the estimate; ‖c‖ without one
 
@@ -77,7 +77,7 @@ def correction_of(
 ) -> Correction | None:
     """Return the correction c from the answers of some clients; None if there are too few.
 
-    ``own`` is what is known of e, ``predicted`` is H̃v. With ``trust``, c is the plain weighted mean.
+    ``own`` holds the known e, ``predicted`` is H̃v. With ``trust``, c is the plain weighted mean.
     """
     kept = dict(zip(stored.clients, zip(stored.vectors, stored.weights, strict=True), strict=True))
     found: dict[ClientId, Vector] = {}

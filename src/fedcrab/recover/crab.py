@@ -2,23 +2,23 @@
 
     M̃ ← M_{t_j*};  for each kept round t ≥ t_j*:  M̃ ← M̃ + Σ p_c · ‖u_t^c‖ · û^c / ‖û^c‖
 
-over the honest selected clients c of round t, û^c their updates from M̃, p_c by examples (or by the run's
-own aggregation rule).
+The sum is over the honest selected clients c of round t. û^c are their updates from M̃, and p_c is their share
+of the examples (or the run's own aggregation rule is used).
 
-Departs from the paper by three options, all off in preset ``paper`` but for a cap of 100, which is there
-against division by almost nothing only:
+Departs from the paper by three options. All are off in preset ``paper``, except for a cap of 100, which only
+avoids division by almost zero:
 
-- ``gap``: the length is the sum of the client's norms over the rounds since the previous replayed one,
-  so that the distance of rounds that were not kept is travelled too. A round without the client counts
-  as its nearest earlier norm, as nothing where there is none; the first replayed round counts itself alone.
-- ``cap``: the ratio of calibration is at most this. Where attackers and honest clients fought, the
-  history's norms are inflated, and calibrating to them overshoots.
-- ``settle``: the last rounds are aggregated as renewed. Which these are follows from the plan, also
-  where one of them turns out to have no honest client. With ``everyone`` they ask every honest participant,
-  not the selected alone: where clients' data differ, the selected end points of accuracy short.
+- ``gap``: the length is the sum of the client's norms over the rounds since the previous replayed one, so
+  that the rounds that were not kept count too. For a round without the client, its nearest earlier norm
+  counts, or 0 if there is none. The first replayed round counts only itself.
+- ``cap``: the largest ratio of calibration. While attackers and honest clients pull in opposite directions,
+  the history's norms are too large, and calibrating to them overshoots.
+- ``settle``: the last rounds are aggregated without calibration. The plan determines which rounds these are,
+  even if one of them turns out to have no honest client. With ``everyone`` they ask every honest participant,
+  not only the selected ones: if clients' data differ, the selected ones alone lose points of accuracy.
 
-A rule that needs more answers than a round has selected clients (Krum, trimmed mean) gets every honest
-participant of that round; where these are too few too, the recovery is refused before it starts.
+If a rule needs more answers than a round has selected clients (Krum, trimmed mean), every honest participant
+of that round is asked. If these are too few as well, the recovery is refused before it starts.
 
 A renewal of zero is dropped in every round, calibrated or not.
 """
@@ -118,8 +118,8 @@ def _replay(
 def planned_lengths(plan: Plan, gap: bool) -> dict[int, dict[ClientId, float]]:
     """Return the length that each client is calibrated to, per replayed round that it takes part in.
 
-    ‖u_t^c‖; with ``gap``, summed over the rounds since the previous replayed one, with c's nearest earlier
-    norm where it took no part. Memory grows with the clients that replay, not with all clients.
+    This is ‖u_t^c‖; with ``gap``, the sum over the rounds since the previous replayed one, with c's nearest
+    earlier norm for rounds without it. Memory grows with the clients that replay, not with all clients.
     """
     rounds, ends = plan.history.rounds, [t for t, _ in plan.replay]
     begins = [ends[0], *(t + 1 for t in ends[:-1])] if gap and ends else ends

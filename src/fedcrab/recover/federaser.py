@@ -1,14 +1,15 @@
-"""FedEraser: replay every kept round, with renewed directions at the stored lengths.
+"""FedEraser: replay every kept round, with renewed directions and the stored lengths.
 
     M̃ ← M_0 + Σ p_c · u_0^c;  for each later kept round t:  M̃ ← M̃ + Σ p_c · ‖u_t^c‖ · û^c / ‖û^c‖
 
-over the honest clients c of the round, û^c their updates from M̃ after a share ``ratio`` of the local epochs.
-The first kept round needs no training: M_0 has seen no poison, so the stored updates are used as they are.
+The sums are over the honest clients c of the round. û^c are their updates from M̃ after a share ``ratio`` of
+the local epochs. The first kept round needs no training: M_0 contains no poison, so the stored updates are
+used unchanged.
 
-Liu et al., "FedEraser: Enabling Efficient Client-Level Data Removal from Federated Learning Models",
-IWQoS 2021. Departs from it: the printed mean divides by the weights twice; a plain weighted mean here
-(or the run's own rule). The share of the epochs is rounded up. The ratio
-of calibration is at most ``cap``, against division by almost nothing.
+Liu et al., "FedEraser: Enabling Efficient Client-Level Data Removal from Federated Learning Models", IWQoS
+2021. Departs from it: the printed mean divides by the weights twice; here it is a plain weighted mean (or the
+run's own rule). The share of the epochs is rounded up. The ratio of calibration is at most ``cap``, to avoid
+division by almost zero.
 """
 
 from __future__ import annotations

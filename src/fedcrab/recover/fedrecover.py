@@ -1,30 +1,30 @@
-"""FedRecover: every round again, most of the honest clients' updates estimated by the server.
+"""FedRecover: repeat every round; the server estimates most of the honest clients' updates.
 
     û = u_t + H̃·(ŵ_t - M_t)
 
-u_t the client's stored update, M_t the history's model, ŵ_t the recovered one, H̃ the client's Hessian
-as L-BFGS estimates it from its last pairs (Δw = ŵ - M, Δg = exact - stored), each from a round in which
-the client computed exactly. With updates in place of gradients H̃ is a negative Hessian times a step size;
-the formulas are the same. Exact are: the first ``warm_up`` rounds, every ``correct_every``-th after them,
-the last ``tune``, and any client whose estimate exceeds τ in a coordinate, or cannot be made at all.
+u_t is the client's stored update, M_t the history's model, and ŵ_t the recovered one. H̃ is the client's
+Hessian, estimated by L-BFGS from its last pairs (Δw = ŵ - M, Δg = exact - stored), each from a round in which
+the client computed exactly. Updates are used instead of gradients, so H̃ is a negative Hessian times a step
+size; the formulas are the same. Clients compute exactly in the first ``warm_up`` rounds, in every
+``correct_every``-th round after them, and in the last ``tune``; so does any client whose estimate exceeds τ
+in a coordinate, or cannot be made at all.
 
-Cao, Jia, Zhang, Gong, "FedRecover: Recovering from Poisoning Attacks in Federated Learning using
-Historical Information", IEEE S&P 2023. Its defaults (20, 10, 5) are for hundreds of rounds; for fewer they
-are scaled here: T/10, T/8 and T/20 of T rounds (40 rounds: 4, 5 and 2). Departs from it: it begins at the
-rollback model, which no named client has touched, not at the first one (``rollback=False`` does, as
-published), and counts its rounds from there; with stored updates in a few bits, Δg has their rounding in it.
-Readings, where the paper leaves room:
-the first correction comes ``correct_every`` rounds after the warm-up; a fixed abnormality gives a pair too;
-a round in which ŵ = M gives none; a client with fewer pairs than ``pairs`` is estimated from those it has.
-Buffers (BatchNorm's statistics and counters) are no part of pairs or τ: an estimate takes them as stored.
-
-FedRecover's abnormality threshold: above it, an estimated number is not believed.
+An estimated number above the abnormality threshold τ is not believed:
 
     τ = max over rounds t of τ_t,   at most a share ``tolerance`` of all |u_t^c[k]| exceed τ_t
 
 over the honest clients c of round t and the trained numbers k.
 
-FedRecover's estimate of one client's update, and the pairs that it is made from.
+Cao, Jia, Zhang, Gong, "FedRecover: Recovering from Poisoning Attacks in Federated Learning using Historical
+Information", IEEE S&P 2023. Its defaults (20, 10, 5) are for hundreds of rounds; for fewer they are scaled
+here: T/10, T/8 and T/20 of T rounds (40 rounds: 4, 5 and 2). Departs from it: it begins at the rollback
+model, which no named client has touched, and counts its rounds from there (``rollback=False`` begins at the
+first model, as published). If updates are stored in a few bits, Δg contains their rounding error.
+
+Where the paper is ambiguous: the first correction comes ``correct_every`` rounds after the warm-up; a
+replaced estimate gives a pair too; a round with ŵ = M gives none; a client with fewer pairs than ``pairs`` is
+estimated from those it has. Buffers (BatchNorm's statistics and counters) are not part of pairs or τ: an
+estimate takes them as stored.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Rejection, Updates, Vector
 from fedcrab.vectors import Matrix64, is_finite, stretches
 
-ROWS = 4  # blocks of as many rows fit the cache
-PAIRS = 2  # of the model's movement and the updates' change, per estimate
+ROWS = 4  # blocks of this many rows fit the cache
+PAIRS = 2  # pairs of (model's movement, updates' change) per estimate
 
 
 def largest_usual(history: History, malicious: Collection[ClientId], tolerance: float) -> float:
@@ -152,7 +152,7 @@ def learnt(
 
 
 def trained_only(vector: Vector, layout: Layout) -> Vector:
-    """Return the vector with zeros in place of buffers, so that they affect no product."""
+    """Return the vector with its buffers set to zero, so that they affect no product."""
     result = np.zeros_like(vector)
     for part in layout.trained():
         result[part] = vector[part]

@@ -2,9 +2,9 @@
 
     M̃ ← M_T;  for r = 0 … rounds - 1:  M̃ ← M̃ + Σ p_c · û^c
 
-over the honest participants c of the last rounds of the training (or ``per_round`` of them, drawn). It only
-needs the last model, and it does not remove a backdoor: honest examples do not contradict one. A useful
-method must do better than this.
+The sum is over the honest participants c of the last rounds of the training, or ``per_round`` of them, drawn.
+It needs only the last model, and it does not remove a backdoor: honest examples do not contradict one. A
+useful method must do better than this.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The folder of a recovery. Only this module reads and writes it, on every engine.
 
     DIR/request.json            what was asked                          (:mod:`fedcrab.recover.saved_steps`)
-    DIR/steps/, DIR/snapshots/  each step as it was done                (:mod:`fedcrab.recover.saved_steps`)
-    DIR/answers/                what clients answered, where it was kept (:mod:`fedcrab.recover.answers`)
-    DIR/model.safetensors       the recovered model, its tensors named
-    DIR/summary.json            the history, who was left out, what was decided, the hash of the model; and,
-                                where there was test data, what was measured
-    DIR/start.safetensors       the noised model that recovery began at, where there is one
-    DIR/curve.jsonl             accuracy after each step, where it was measured
+    DIR/steps/, DIR/snapshots/  each finished step                      (:mod:`fedcrab.recover.saved_steps`)
+    DIR/answers/                the clients' answers, if stored         (:mod:`fedcrab.recover.answers`)
+    DIR/model.safetensors       the recovered model as named tensors
+    DIR/summary.json            the history, the clients left out, the decision, the hash of the model;
+                                and measurements, if there was test data
+    DIR/start.safetensors       the noised model that recovery started from, if any
+    DIR/curve.jsonl             accuracy after each step, if measured
 
 These files are not trusted: everything read is checked, and every problem is reported in one sentence.
 """
@@ -241,7 +241,7 @@ def recoveries_in(directory: Path) -> list[RecoveryFolder]:
     places = [directory, *sorted(p for p in directory.iterdir() if p.is_dir())] if directory.is_dir() else []
     found = [folder for folder in map(RecoveryFolder, places) if folder.is_there]
     for folder in found:
-        folder.summary  # noqa: B018 - read now, refused now
+        folder.summary  # noqa: B018 - read it now, so that a damaged one is refused now
     return found
 
 

@@ -35,20 +35,20 @@ def _from_rollback(plan: Plan, settings: Settings) -> int:
     return len(plan.history.rounds) - (plan.rollback_round if settings.get("rollback", True) else 0)
 
 
-SHORT = 20  # replayed rounds; if there are fewer, none goes without contact
+SHORT = 20  # replayed rounds; if there are fewer, each has contact
 
 
 def _pace(plan: Plan) -> tuple[Settings, str]:
-    """How often a replay asks real clients where nobody says it: in each round, if there are few.
+    """Return how often a replay asks real clients by default: in every round, if few rounds are replayed.
 
-    Estimates save little then, and each of them weighs much. Flower's advanced-pytorch, ten rounds: accuracy
+    Estimates then save little, and each of them matters much. Flower's advanced-pytorch, ten rounds: accuracy
     58.9% with contact in four of them, 70.0% in all, 69.3% by honest-only training; 30, 44 and 100 local
     trainings.
     """
     rounds = len(plan.history.rounds) - plan.rollback_round
     if rounds >= SHORT:
         return {}, ""
-    return {"every": 1}, f"replay asks some clients in every round, as only {rounds} are replayed"
+    return {"every": 1}, f"replay asks some clients in every round, because only {rounds} are replayed"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Method:
     preset: str  # of the decision: a row of PRESETS
     selection: Selection  # of the history that it was designed for
     settings: Settings = field(default_factory=dict)
-    added: Settings = field(default_factory=dict)  # newer than published results, as used then
+    added: Settings = field(default_factory=dict)  # settings newer than published results, as used then
     start: Literal["initial", "rollback", "final"] = "initial"  # the model that its first step starts from
     needs_history: bool = True  # False: it only needs to know who took part when
     check: Callable[[History], None] | None = None  # raises if a history lacks what the method needs
@@ -68,7 +68,7 @@ class Method:
     by_plan: bool = False  # whether it asks the clients and rounds of the plan, so that its cost is known
     contacts: Callable[[History, int], Sequence[int]] | None = None  # rounds from a given one on that ask all
     most: int | None = None  # at most this many participants are asked in each of these rounds; None: all
-    remark: str = ""  # what a count of these rounds leaves out
+    remark: str = ""  # what the count of these rounds does not include
     keeps_answers: Callable[[Settings], bool] = lambda _: False  # whether its certificate needs the answers
     needs_probe: bool = False  # whether it trains on the server's own examples, passed as ``probe``
     batches: str = "history"  # which batches simulated clients draw in results whose key does not say
@@ -85,7 +85,7 @@ class Method:
         return self.start == "rollback"
 
     def begins_at_rollback(self, settings: Settings) -> bool:
-        """The same for given settings: FedRecover can start at the initial model, as published."""
+        """Return whether it does with these settings: FedRecover can also start at the initial model."""
         return self.rolls_back and bool(settings.get("rollback", True))
 
     def start_model(self, plan: Plan, settings: Settings | None = None) -> Vector:

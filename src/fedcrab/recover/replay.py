@@ -52,7 +52,7 @@ from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId, Fleet, Layout, Updates, Vector
 from fedcrab.vectors import norm
 
-EVERYONE = ""  # whose pairs they are: the honest clients', together
+EVERYONE = ""  # the key of the pairs that all honest clients share
 MEMORY = 2  # pairs
 Answers = dict[ClientId, tuple[Vector, float]]  # rows and examples
 
@@ -100,9 +100,9 @@ def replay(
 
 
 def predicted_error(last: ReplayState, start: Vector, model: Vector, layout: Layout) -> str:
-    """How far a replay can be trusted, in one sentence: its predicted distance to retraining.
+    """Return the predicted distance of a replay to retraining, in one sentence.
 
-    An estimate, no bound: in 105 replays the distance was 0.81 to 2.35 times as long.
+    It is an estimate, not a bound: in 105 replays the distance was 0.81 to 2.35 times as long.
     """
     moved = norm(model - start, layout.trained())
     share = f", {last.error / moved:.0%} of the way that recovery moved the model" if moved else ""
@@ -111,7 +111,7 @@ def predicted_error(last: ReplayState, start: Vector, model: Vector, layout: Lay
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What stays the same from round to round."""
+    """Everything that stays the same in all rounds."""
 
     plan: Plan
     fleet: Fleet
@@ -123,16 +123,8 @@ class _Scene:
     def layout(self) -> Layout:
         return self.plan.history.charter.layout
 
-    def honest(self, round: int) -> tuple[ClientId, ...]:
-        """Whose stored updates of a round are replayed."""
-        return self.plan.honest(round)
-
-    def askable(self, round: int) -> tuple[ClientId, ...]:
-        """Who of them may be asked again."""
-        return self.plan.askable(round)
-
     def moment(self, round: int) -> Moment:
-        """How far the replay is."""
+        """Return the position of a round within the replay."""
         return Moment(round, self.plan.rollback_round, len(self.plan.history.rounds))
 
 
@@ -145,11 +137,11 @@ def _replay(scene: _Scene, after: Step | None) -> Iterator[Step]:
 
 
 def _replayed(scene: _Scene, before: Step, t: int) -> Step:
-    """The step of round t."""
+    """Return the step of round t."""
     history, layout, model = scene.plan.history, scene.layout, before.model
     state = before.replay or scene.pacing.start(scene.plan.rollback_round)
     pairs = before.pairs.get(EVERYONE, ())
-    stored = history.updates(t).only(scene.honest(t))
+    stored = history.updates(t).only(scene.plan.honest(t))
     if not stored.clients:
         skipped = RoundUpdates(no_updates(layout.size)).applied(model, scene.aggregate, layout, t)
         return replace(skipped, pairs=before.pairs, replay=replace(state, step_error=0.0))
@@ -166,11 +158,11 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     own = {client: kept[-1].changed for client, kept in before.pairs.items() if client != EVERYONE}
     found = correction_of(renewed.updates, stored, own, predicted, trust=scene.pacing.trust, layout=layout)
     rows = _rows(stored, found.vector if found else predicted, own, found.changes if found else {})
-    if not found or len(renewed.asked) == len(scene.askable(t)):
+    if not found or len(renewed.asked) == len(scene.plan.askable(t)):
         rows |= _rows(renewed.updates, None, {}, {})
     used = replace(renewed, updates=Updates.of(rows))
     step = used.applied(model, with_buffers(scene.aggregate, layout), layout, t)
-    if not isinstance(scene.aggregate, ServerRule):  # which moves buffers as it likes, in training too
+    if not isinstance(scene.aggregate, ServerRule):  # a server's rule treats buffers itself, as in training
         seen = (there, stored), (model, renewed.updates)
         step = replace(step, model=within_measured(step.model, model, layout, seen))
     if not found:
@@ -182,7 +174,7 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
 
 
 def _learnt(pairs: Pairs, found: Correction, moved: Vector, t: int, layout: Layout) -> Pairs:
-    """With the pair (v, c) of this contact, and e of each who answered."""
+    """Return the pairs with (v, c) of this contact, and e of each client that answered."""
     common = Pair(t, moved, trained_only(found.vector, layout))
     return {
         **pairs,
@@ -192,12 +184,12 @@ def _learnt(pairs: Pairs, found: Correction, moved: Vector, t: int, layout: Layo
 
 
 def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, *, due: bool) -> RoundUpdates:
-    """The fresh answers of this round: of everybody at the end, of a few in a contact round, else of nobody.
+    """Return the fresh answers of this round: from all clients at the end, in a contact round from a few.
 
-    Those are asked first who were not for the longest time. Where some do not answer, as many others are
-    asked.
+    Clients that were not asked for the longest time are asked first. If some do not answer, as many others
+    are asked. In other rounds nobody is asked.
     """
-    history, able, pacing, now = scene.plan.history, scene.askable(t), scene.pacing, scene.moment(t)
+    history, able, pacing, now = scene.plan.history, scene.plan.askable(t), scene.pacing, scene.moment(t)
     if pacing.settles(state, now):
         count = pacing.settling_count(state, now, len(able))
     else:
@@ -213,7 +205,7 @@ def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, *, due: bool)
 
 
 def _joined(one: RoundUpdates, other: RoundUpdates) -> RoundUpdates:
-    """Two parts of a round's answers as one."""
+    """Return two parts of a round's answers joined."""
     rows = {
         client: (row, float(weight))
         for part in (one.updates, other.updates)
@@ -225,7 +217,7 @@ def _joined(one: RoundUpdates, other: RoundUpdates) -> RoundUpdates:
 
 
 def _rows(stored: Updates, correction: Vector | None, own: Rows, changes: Rows) -> Answers:
-    """What is aggregated: of those who answered q + their change, of the others q + c + e."""
+    """Return the rows to aggregate: q + its change for clients that answered, q + c + e for the others."""
     rows: dict[ClientId, tuple[Vector, float]] = {}
     for client, row, weight in zip(stored.clients, stored.vectors, stored.weights, strict=True):
         if client in changes:

@@ -31,7 +31,7 @@ from fedcrab.types import ClientId, Fleet, Vector
 
 
 def _check_outside(saved: Path, history: History) -> None:
-    """Refuse a folder within the history, in which every file that is not its own counts as damage."""
+    """Refuse a folder inside the history, where every foreign file counts as damage."""
     if Path(saved).resolve().is_relative_to(Path(history.path).resolve()):
         raise ConfigError(f"{saved}: a recovery cannot be written into its history; choose another directory")
 

@@ -29,7 +29,7 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Vector
 
 REQUEST, STEPS, SNAPSHOTS = "request.json", "steps", "snapshots"
-EARLIER = {"everyone": False}  # settings that folders of earlier versions lack, with the values used then
+EARLIER = {"everyone": False}  # settings that folders of earlier versions do not have, as used then
 LARGEST = 2**28  # bytes, far more than the clients of one round need
 MethodFunction = Callable[..., Iterator[Step]]
 Names = dict[ClientId, list[tuple[int, str, str]]]  # per pair: its round, the hashes of Δw and Δg

@@ -1,15 +1,16 @@
 """Subtract and distil: subtract the malicious updates, then repair the model on the server's data.
 
-    M̃ ← M_T - Σ_t Σ_{c malicious in t} p_c · u_t^c,   p_c = n_c / Σ n over all participants of round t for
+    M̃ ← M_T - Σ_t Σ_{c malicious in t} p_c · u_t^c,   p_c = n_c / Σ n over all participants of round t
     each epoch:  M̃ ← descend  τ² · KL(softmax(f(x; M_T)/τ) ‖ softmax(f(x; M̃)/τ))  over the probe inputs x
 
-No client is asked. The subtraction takes the backdoor out and most of the accuracy too, since the honest
-updates were answers to models with the poison in them. The last model then teaches what it knows on the
-server's own inputs, which have no trigger. Needs stored updates of every round, and a probe set.
+No client is asked. The subtraction removes the backdoor, but most of the accuracy too, because the honest
+updates were answers to models that contained the poison. Then the last model teaches what it knows on the
+server's own inputs, which have no trigger. Needs the stored updates of every round, and a probe set.
 
-Wu, Zhu, Mitra, "Federated Unlearning with Knowledge Distillation", 2022. Readings: honest weights stay as
-they were; rounds without the malicious are left alone; buffers (BatchNorm's) stay those of M_T. Under a rule
-other than the mean the subtraction is that of the mean, and takes out less or more than the poison did.
+Wu, Zhu, Mitra, "Federated Unlearning with Knowledge Distillation", 2022. Where it is ambiguous: honest
+weights stay as they were; rounds without malicious clients do not change; buffers (BatchNorm's) stay those of
+M_T. If the rule is not the mean, the mean's share is subtracted nevertheless, which removes less or more than
+the poison did.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Distiller(Protocol):
 
 def subtract_and_distil(
     plan: Plan,
-    fleet: Fleet,  # noqa: ARG001 - called as every method is; nobody is asked
+    fleet: Fleet,  # noqa: ARG001 - all methods have the same parameters; nobody is asked
     *,
-    aggregate: Aggregate | None = None,  # noqa: ARG001 - a mean is taken apart, whatever the rule
+    aggregate: Aggregate | None = None,  # noqa: ARG001 - the mean is subtracted, whatever the rule is
     epochs: int | None = None,
     after: Step | None = None,
     probe: Distiller | None = None,

@@ -15,7 +15,7 @@ Curves = Mapping[str, Sequence[Point]]  # by the key of a cell
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds (``None``: not run), and the numbers behind that."""
+    """Whether a claim holds (``None``: not run), and the numbers that show it."""
 
     holds: bool | None
     told: str = ""
@@ -29,20 +29,20 @@ class Observed:
     curves: Curves
 
     def mean(self, measure: str, *, method: str, **where: object) -> float | None:
-        """The mean of a measure over the seeds."""
+        """Return the mean of a measure over the seeds."""
         values = [r[measure] for r in self.pick(method, **where) if r[measure] is not None]
         return mean(values) if values else None
 
     def pick(self, method: str, **where: object) -> list[Row]:
-        """The rows of a method in a setting."""
+        """Return the rows of a method in a setting."""
         return [r for r in self.rows if r["method"] == method and all(r[k] == v for k, v in where.items())]
 
     def datasets(self) -> list[str]:
-        """The data sets of the rows."""
+        """Return the data sets of the rows."""
         return list(dict.fromkeys(row["dataset"] for row in self.rows))
 
     def each(self, look: Callable[[str], tuple[bool, str] | None]) -> Verdict:
-        """A claim that must hold on every data set."""
+        """Return the verdict on a claim that must hold on every data set."""
         looked = [(name, result) for name in self.datasets() if (result := look(name)) is not None]
         told = "; ".join(f"{name}: {words}" for name, (_, words) in looked)
         return Verdict(all(holds for _, (holds, _) in looked) if looked else None, told)
@@ -170,7 +170,7 @@ def _largest_rises(seen: Observed, method: str, dataset: str) -> list[float]:
 
 
 def largest_rise(curve: Sequence[Point]) -> float:
-    """The largest ratio of a loss to the lowest loss before it."""
+    """Return the largest ratio of a loss to the lowest loss before it."""
     losses = [loss for _, _, loss, _ in curve if loss]
     lowest = list(accumulate(losses, min))
     return max((loss / before for loss, before in zip(losses[1:], lowest, strict=False)), default=1.0)

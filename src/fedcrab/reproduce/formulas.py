@@ -83,7 +83,7 @@ COLUMNS = (
 
 
 def formulas(rows: Sequence[Row], cells: Sequence[Cell]) -> ResultTable:
-    """Each method's formulas beside measured bytes and client-rounds, over everything that was run."""
+    """Return each method's formulas beside measured bytes and client-rounds, over everything that was run."""
     asked = {cell.key: cell for cell in cells}
     lines = []
     for method, formula in FORMULAS.items():
@@ -116,6 +116,6 @@ def _parameters(cell: Cell) -> int:
 
 
 def _honest(cell: Cell) -> int:
-    """The number of honest clients."""
+    """Return the number of honest clients."""
     clients, fraction = cell.config.clients.count, dict(cell.labels)["fraction"]
     return clients - round(float(fraction) * clients)

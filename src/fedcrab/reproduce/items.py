@@ -32,7 +32,7 @@ class Scale:
         return bool({*self.datasets} & {*PAPER_DATASETS})
 
     def first(self, dataset: str) -> str:
-        """The data set that is used in place of one of the paper's."""
+        """Return the data set that is used instead of one of the paper's."""
         return dataset if dataset in self.datasets else self.datasets[0]
 
 
@@ -41,7 +41,7 @@ SCALES: Mapping[str, Scale] = {
     for scale in (
         Scale(
             "smoke",
-            "scikit-learn's digits in place of the three data sets, 10 clients, 6 rounds, an MLP, one seed: "
+            "scikit-learn's digits instead of the three data sets, 10 clients, 6 rounds, an MLP, one seed: "
             "this shows that everything runs and says nothing about the paper",
             "digits",
             {"rounds": 6, "clients.count": 10, "local.learning_rate": 0.2, "attack.settings.boost": 1.0},
@@ -125,7 +125,7 @@ def _backdoor(*datasets: str, every_fraction: bool) -> Callable[[Scale], Suite]:
 
 
 def _baselines(scale: Scale) -> Suite:
-    """The same trainings; every fresh answer draws other batches than the history's, as real clients do."""
+    """Return a suite of the same trainings in which clients draw new batches when they are asked again."""
     return _suite(
         scale,
         datasets=[scale.first("mnist")],

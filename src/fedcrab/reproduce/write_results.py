@@ -45,7 +45,7 @@ class Figure:
     label: str = ""  # of the method, where a sweep varies it
 
     def matches(self, row: Row) -> bool:
-        """Whether one of our rows measures the same thing."""
+        """Return whether one of our rows measures the same thing."""
         same_data = self.dataset in (None, row["dataset"]) and row["dataset"] != "digits"
         same_share = self.fraction in (None, row["fraction"])
         return same_data and same_share and self._same_method(row["method"])
@@ -72,12 +72,12 @@ def _table() -> dict[str, Any]:
 
 
 def figures(item: str) -> list[Figure]:
-    """The paper's numbers for an item."""
+    """Return the paper's numbers for an item."""
     return [Figure(**row) for row in _table()["figure"] if row["item"] == item]
 
 
 def claims(item: str) -> list[Claim]:
-    """The paper's claims for an item."""
+    """Return the paper's claims for an item."""
     return [Claim(**row) for row in _table()["claim"] if row["item"] == item]
 
 
@@ -96,16 +96,16 @@ class Section:
     finished: Mapping[str, CellResult] = field(default_factory=dict, repr=False)
 
     def table(self) -> ResultTable:
-        """The table of every setting and method."""
+        """Return the table of every setting and method."""
         return summary(self.rows, self.item.measures, reference="retrain", compared=self.item.compared)
 
     def beside(self) -> list[tuple[Figure, Sequence[Row]]]:
-        """Each figure of the paper with our rows for it, one preset at a time."""
+        """Return each figure of the paper with our rows for it, one preset at a time."""
         groups = grouped(self.rows).values()
         return [(f, rows) for f in figures(self.item.name) for rows in groups if f.matches(rows[0])]
 
     def judged(self) -> list[tuple[Claim, Verdict]]:
-        """Each claim of the paper with our verdict; results on digits do not count."""
+        """Return each claim of the paper with our verdict; results on digits do not count."""
         real = [row for row in self.rows if row["dataset"] != "digits"]
         seen = Observed(real, {key: finished.curve for key, finished in self.finished.items()})
         return [(claim, TESTS[claim.test](seen)) for claim in claims(self.item.name)]
@@ -116,18 +116,18 @@ class Section:
         return f"{len(self.rows)} of {len(self.cells)} cells, scale `{self.scale.name}`"
 
     def busy(self) -> str:
-        """The load of the machine while times were measured."""
+        """Return the load of the machine while times were measured."""
         loads = [finished.made["load"] for finished in self.finished.values() if "load" in finished.made]
         cores = {finished.made.get("cores") for finished in self.finished.values()}
         told = ", ".join(str(count) for count in sorted(c for c in cores if c))
         return f"Load of the machine during these runs: {min(loads):g} to {max(loads):g} on {told} cores.\n"
 
     def verdict(self, found: Verdict) -> str:
-        """The verdict in words; a scale without the paper's data sets gives none."""
+        """Return the verdict in words; a scale without the paper's data sets gives none."""
         return VERDICTS[found.holds] if self.scale.judges else NOT_JUDGED
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values, for JSON."""
         told = [
             {"says": claim.says, "found": found.holds, "ours": found.told} for claim, found in self.judged()
         ]
@@ -135,7 +135,7 @@ class Section:
         return {**ran, "claims": told, "rows": list(self.rows)}
 
     def markdown(self, *, pictures: str) -> str:
-        """The section as markdown."""
+        """Return the section as markdown."""
         head = f"## {self.item.title} (`{self.item.name}`)\n\n{self.item.place}. Run: {self.ran}.\n"
         if not self.rows:
             return f"{head}\nNot run yet.\n"
@@ -163,7 +163,7 @@ class Section:
         return f"- {claim.says}: {self.verdict(found)}{told}. {more}".rstrip()
 
     def tables(self) -> list[RenderableType]:
-        """For people."""
+        """Return tables for the terminal."""
         head = Text(f"\n{self.item.title} ({self.item.name})", style="bold")
         lines: list[RenderableType] = [head, Text(f"{self.item.place}. {self.ran.replace('`', '')}.")]
         if not self.rows:
@@ -182,7 +182,7 @@ class Section:
 
 
 def _beside(figures: Sequence[tuple[Figure, Sequence[Row]]]) -> ResultTable:
-    """The paper's figures beside ours."""
+    """Return the paper's figures beside ours."""
     columns = ("data", "malicious", "method", "measure", "paper", "ours")
     return ResultTable(columns, tuple(_line(figure, rows) for figure, rows in figures))
 
@@ -195,7 +195,7 @@ def _line(figure: Figure, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def document(scale: Scale, sections: Sequence[Section], *, pictures: str) -> str:
-    """The whole document as markdown."""
+    """Return the whole document as markdown."""
     return "\n".join(
         [_opening(scale), _verdicts(sections), *(s.markdown(pictures=pictures) for s in sections)]
     )
@@ -219,7 +219,7 @@ def _opening(scale: Scale) -> str:
 
 
 def _verdicts(sections: Sequence[Section]) -> str:
-    """All claims in one table."""
+    """Return all claims in one table."""
     judged = [(s, claim, found) for s in sections for claim, found in s.judged()]
     rows = tuple((s.item.name, claim.says, s.verdict(found)) for s, claim, found in judged)
     return "## Which of the paper's claims hold here\n\n" + markdown(
@@ -240,12 +240,12 @@ class ReproduceResult:
     written: Path | None
 
     def to_table(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values, for JSON."""
         items = [section.to_table() for section in self.sections]
         return {"scale": self.scale.name, "says": self.scale.says, "items": items, "failed": self.failed}
 
     def tables(self) -> list[RenderableType]:
-        """For people."""
+        """Return tables for the terminal."""
         told = [line for section in self.sections for line in section.tables()]
         told += [Text(f"{key}: {why}") for key, why in self.failed.items()]
         return [*told, Text(f"Written to {self.written}")] if self.written else told
@@ -280,7 +280,7 @@ def _section(item: Item, size: Scale, cells: Sequence[Cell], store: CellCache) -
 
 
 def _all(wanted: Iterable[Sequence[Cell]]) -> list[Cell]:
-    """The cells of all items, in order; cells that items share are computed once."""
+    """Return the cells of all items, in order; cells that items share are computed once."""
     return [cell for cells in wanted for cell in cells]
 
 

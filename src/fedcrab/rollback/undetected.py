@@ -38,8 +38,8 @@ def undetected_count(unfound: float | str, clients: int, named: int) -> int:
         raise _refused(unfound)
     if count and count >= clients - named:
         raise ConfigError(
-            f"unfound: {named} of {clients} clients are named, and all others would be malicious; "
-            "leave at least one honest client"
+            f"unfound (--undetected): {named} of {clients} clients are named, and all others would be "
+            "malicious; leave at least one honest client"
         )
     return int(count)
 
@@ -57,7 +57,8 @@ def _number(text: str) -> float:
 
 def _refused(unfound: object) -> ConfigError:
     return ConfigError(
-        f"unfound must be a number of clients such as 2, or a share such as 20%; got {str(unfound)[:40]!r}"
+        "unfound (--undetected) must be a number of clients such as 2, or a share such as 20%; got "
+        f"{str(unfound)[:40]!r}"
     )
 
 
