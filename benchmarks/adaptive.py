@@ -1,10 +1,10 @@
-"""Attackers who know Crab: what both presets decide, and what is left of the backdoor after recovery.
+"""Attackers who know Crab: what both presets decide, and how much of the backdoor is left after recovery.
 
 usage: python benchmarks/adaptive.py [--minutes M] [--table]
 
-A backdoor (boosted twice) by 25 and 50% of 20 clients on digits, 20 rounds, IID and Dirichlet(0.5), seeds 0
-to 2, hidden in each of the ways of evaders.py, or beside a loss that lies (a stalled one, one that is no
-number). Beside TA and ASR: whether S was ever less than what the attackers had moved the model by.
+25 and 50% of 20 clients plant a backdoor, boosted twice, on digits: 20 rounds, IID and Dirichlet(0.5), seeds
+0 to 2. It is hidden in each of the ways of evaders.py, or by a false loss (one that never falls, or is not a
+number). Besides TA and ASR, the table shows whether S was ever smaller than the attackers' real movement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedcrab.rollback.decision import Plan, plan
 from fedcrab.train import ServerProbe
 from fedcrab.types import Updates, Vector
 
-AS_STORED = {"beta": 0.3, "batches": "history"}  # the defaults of the time when these trials were made
+AS_STORED = {"beta": 0.3, "batches": "history"}  # the defaults when these trials were run
 PRESETS = {name: {**settings, "beta": AS_STORED["beta"]} for name, settings in DEFAULTS.items()}
 RESULTS = Path("benchmarks/results/adaptive.jsonl")
 SPREADS, FRACTIONS = ("iid", "dirichlet"), (0.25, 0.5)
@@ -41,7 +41,7 @@ Cells = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class LyingProbe:
-    """A probe whose loss is what attackers would have it be."""
+    """A probe that reports the loss that attackers want."""
 
     probe: ServerProbe
     lie: float
@@ -65,7 +65,7 @@ WAYS: dict[str, Callable[[Setup], Setup]] = {
 
 
 def known(way: str, fraction: float, spread: str, seed: int) -> dict[str, Any]:
-    """One training, decided and recovered by both presets."""
+    """Run one training; plan and recover it with both presets."""
     setup = WAYS[way](attacked("backdoor", fraction, spread, seed, more=TRAINING))
     bad = setup.attackers.clients
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
@@ -85,7 +85,7 @@ def known(way: str, fraction: float, spread: str, seed: int) -> dict[str, Any]:
 
 
 def decided(decision: Plan, truth: list[float]) -> dict[str, Any]:
-    """A plan beside the truth: at how many records S is less, and S over the truth at the last one."""
+    """Return a plan beside the truth: at how many records S is smaller, and S / truth at the last one."""
     true = [truth[t] for t in decision.candidates]
     pairs = zip(decision.sensitivity, true, strict=True)
     return {
@@ -98,10 +98,10 @@ def decided(decision: Plan, truth: list[float]) -> dict[str, Any]:
 
 
 def moved(history: History, bad: frozenset[str]) -> list[float]:
-    """For each round how far the attackers had moved the model before it, from the vectors themselves.
+    """Return, per round, how far the attackers had moved the model before it, from the vectors themselves.
 
-    ‖Σ (mean of all - mean of the honest)‖: where the model is, less where the same honest updates alone
-    would have put it.
+    This is ‖Σ (mean of all - mean of the honest)‖: the distance between the model and where the same honest
+    updates alone would have put it.
     """
     away, found = np.zeros(history.charter.layout.size), []
     for entry in history.rounds:
@@ -134,7 +134,7 @@ def cells() -> Iterator[Cell]:
 
 
 def groups() -> Iterator[tuple[str, str, Cells]]:
-    """The runs that differ in nothing but the seed."""
+    """Yield the runs that differ only in the seed."""
     for way in WAYS:
         for spread in SPREADS:
             for fraction in FRACTIONS:

@@ -1,4 +1,4 @@
-"""Cells of a benchmark, one line of JSON each, so that an interrupted run resumes where it stopped."""
+"""The cells of a benchmark, one line of JSON per cell, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # histories that nobody will read again
-Cell = tuple[str, str, Callable[[], Any]]  # its group, its name in the group, what computes it
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # for histories that are deleted afterwards
+Cell = tuple[str, str, Callable[[], Any]]  # its group, its name in the group, the function that computes it
 
 
 def fill(path: Path, cells: Iterable[Cell], *, minutes: float) -> bool:
-    """Compute the cells that are missing, for at most so long; whether all are there now."""
+    """Compute missing cells for at most ``minutes``; return whether all cells are finished."""
     until = time.monotonic() + 60 * minutes
     for group, name, compute in cells:
         if name in read(path, group):
@@ -37,11 +37,11 @@ def run(
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if not arguments.table and not fill(path, cells(), minutes=arguments.minutes):
-        print("not all is computed yet; the same command resumes")
+        print("some cells are missing; the same command resumes")
     print("\n\n".join(table() for table in tables))
 
 
 def read(path: Path, group: str) -> dict[str, Any]:
-    """The cells of one group that are computed, by name."""
+    """Return the finished cells of one group, by name."""
     rows = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
     return {row["cell"]: row["found"] for row in rows if row["group"] == group}

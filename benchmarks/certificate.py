@@ -1,11 +1,12 @@
-"""How tight each bound of a certificate is: softmax regression on MNIST, every bound beside what it bounds.
+"""How tight each bound of a certificate is: softmax regression on MNIST, each bound beside the true value.
 
 usage: python benchmarks/certificate.py [--rounds 20] [--seeds 3]
 
-20 clients of 300 examples, a quarter of them with a backdoor. The trainings: one full-batch step per round;
-the same with weight decay, so that it is strongly convex; five epochs in batches of 64. Each is recorded by
-Crab's selection and with every round and client selected. Figures are medians over the seeds; a ratio below 1
-would be a violation, and stops the program. Random convex problems: benchmarks/certificate_problems.py.
+20 clients with 300 examples each; a quarter of them plant a backdoor. The trainings: one full-batch step per
+round; the same with weight decay, so that it is strongly convex; five epochs in batches of 64. Each is
+recorded with Crab's selection, and with every round and client selected. Figures are medians over the seeds.
+A ratio below 1 would be a violation, and stops the program. Random convex problems:
+benchmarks/certificate_problems.py.
 """
 
 from __future__ import annotations

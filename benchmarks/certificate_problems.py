@@ -4,8 +4,8 @@ usage: python benchmarks/certificate_problems.py crab|replay [--generator Y|T] [
                                                              [--rows FILE]
 
 Generator Y: ten clients, 15 to 30 rounds, full batches. Generator T: two to seven clients, 2 to 12 rounds, of
-all sorts (tests/trials/convex.py). Problems that are not convex are left out. One line of JSON per problem;
-an interrupted run resumes. The tables come from the file alone, with --problems 0.
+many kinds (tests/trials/convex.py). Problems that are not convex are left out. One line of JSON per problem;
+an interrupted run resumes. With --problems 0 nothing is computed, and the tables come from the file.
 
 crab: median bound / distance, and in brackets the share of bounds below the poisoned model's true distance;
 with lengths alone, with kept answers and one honest round at the result (anchor), with the history's updates

@@ -1,9 +1,9 @@
-"""The gradients of the CNN three ways: a bare torch loop, channels_last, and spectra, the batch innermost.
+"""The gradients of the CNN, computed in three ways: a bare torch loop, channels_last, and spectra.
 
 usage: python benchmarks/cnn.py [--turns N]
 
-One thread, one process, taking turns; milliseconds of processor time a batch, medians, and how many times
-faster the last one is, by the medians of the ratios of each turn.
+One process, one thread; the ways take turns. The table shows milliseconds of processor time per batch
+(medians), and how many times faster the spectra are (medians of the ratios per turn).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What Compact(4) takes beside Selective and Everything: CPU seconds of recording, bytes.
+"""What Compact(4) costs compared with Selective and Everything: CPU seconds of recording, and bytes.
 
 usage: python benchmarks/compact.py [--numbers N] [--rounds N] [--repeats N]
 
-20 clients, a model of so many numbers (101,770: an MLP 784-128-10), updates drawn by seed. The three
-histories record the same rounds in turns, each round by each of them, and what is compared is CPU time of
-the process (threads included): a busy machine slows all of them alike.
+20 clients and a model of N numbers (101,770: an MLP 784-128-10); updates are drawn by seed. The three
+histories record the same rounds in turns. CPU time of the process is compared, threads included, because a
+busy machine slows all three down in the same way.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Both detectors on every attack, and what their mistakes do to the recovered model.
+"""Both detectors on every attack, and how their mistakes affect the recovered model.
 
 usage: python benchmarks/detection.py [digits|mnist|step|mistakes ...] [--minutes M] [--table]
 
-20 clients, 20 rounds, 10, 25 and 50% malicious, IID and Dirichlet(0.5), seeds 0 to 2; without attack also
-Dirichlet(0.1), two classes a client, and half of the clients a round, seeds 0 to 9. `step` is one full-batch
-step a round, which FLDetector was made for. FLDetector watches the training; the ledger is judged afterwards.
-The thresholds of the ledger's detector were set on other trainings: digits, seeds from 100 on.
+20 clients, 20 rounds, 10, 25 and 50% malicious, IID and Dirichlet(0.5), seeds 0 to 2. Without attack also
+Dirichlet(0.1), two classes per client, and half of the clients per round, seeds 0 to 9. `step` is one
+full-batch step per round, the case that FLDetector was designed for. FLDetector runs during the training; the
+ledger is examined afterwards. The thresholds of the ledger's detector were set on other trainings: digits,
+seeds from 100 on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedcrab.detect import FLDetector, WatchedFleet, ledger
 from fedcrab.experiment.recovery import measure_outcome, poisoned, recover_to_end
 from fedcrab.rollback.decision import plan
 
-AS_STORED = {"beta": 0.3, "batches": "history"}  # the defaults of the time when these trials were made
+AS_STORED = {"beta": 0.3, "batches": "history"}  # the defaults when these trials were run
 RESULTS = Path("benchmarks/results/detection.jsonl")
 SPREADS = ("iid", "dirichlet")
 UNATTACKED = (*SPREADS, "dirichlet-0.1", "shards", "half")
@@ -32,7 +33,7 @@ DETECTORS = ("ledger", "fldetector")
 
 
 def judge(data: str, attack: str, fraction: float, spread: str, seed: int) -> dict[str, Any]:
-    """One training; who attacked, and whom each detector suspects."""
+    """Run one training; return the attackers, and the suspects of each detector."""
     setup = attacked(attack, fraction, spread, seed, data=data)
     watch = FLDetector(layout=setup.honest.layout)
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
@@ -65,7 +66,7 @@ def detection_cells(data: str) -> Iterator[Cell]:
 
 
 def mistakes(attack: str, spread: str, seed: int) -> dict[str, Any]:
-    """One training under attack by a quarter; recovered from what is right, and from what is wrong."""
+    """Run one training with a quarter of attackers; recover it with correct and with wrong names."""
     setup = attacked(attack, 0.25, spread, seed)
     bad = sorted(setup.attackers.clients)
     honest = [client for client in setup.honest.clients if client not in bad]
@@ -108,7 +109,7 @@ def mistake_cells() -> Iterator[Cell]:
 
 
 def rates(cells: list[dict[str, Any]], detector: str) -> tuple[float, float]:
-    """Precision over all accused (1 where nobody is) and recall over all attackers."""
+    """Return precision over all accused clients (1 if there are none) and recall over all attackers."""
     hits = [set(c[detector]["suspects"]) & set(c["malicious"]) for c in cells]
     accused = sum(len(c[detector]["suspects"]) for c in cells)
     return (

@@ -1,4 +1,4 @@
-"""Who competes in benchmarks/simulator.py, on how many cores, in how many processes and threads."""
+"""The programs that benchmarks/simulator.py compares, with their cores, processes and threads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PEERS = ("fedjax", "pfl", "fluke", "fedlab", "flower")
-BY_HAND = ("lean_jax", "lean_torch")  # what a clever user writes without any framework
-THREADED = ("bare_torch", "pfl", "fluke", "fedlab")  # who may gain from threads inside a process
+BY_HAND = ("lean_jax", "lean_torch")  # programs tuned by hand, without any framework
+THREADED = ("bare_torch", "pfl", "fluke", "fedlab")  # may be faster with threads inside a process
 ENVIRONMENTS = {"lean_jax": "jax"} | {name: name for name in PEERS}  # in the folder made by peers.sh
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant and its setting. ``processes`` are those it deals the clients out to itself."""
+    """A program and its setting. ``processes`` is the number that it distributes its clients over."""
 
     name: str
     cores: int
@@ -30,7 +30,7 @@ class Entry:
 
     @property
     def setting(self) -> str:
-        """What it makes of its cores."""
+        """How it uses its cores."""
         if self.processes > 1:
             return f"{self.processes} processes"
         return f"{self.threads} thread{'s' * (self.threads > 1)}"
@@ -44,15 +44,15 @@ class Entry:
 
 
 def python_of(name: str, peers: Path) -> Path:
-    """The interpreter of the environment that has what a contestant needs."""
+    """Return the interpreter of the environment that a program needs."""
     return peers / ENVIRONMENTS[name] / "bin" / "python" if name in ENVIRONMENTS else Path(sys.executable)
 
 
 def entries(model: str, peers: Path, only: list[str], cores: int | None) -> list[Entry]:
-    """Everybody who is installed, knows the model and is wanted, each in all settings that make sense."""
+    """Return the programs that are installed, know the model and are wanted, each in all useful settings."""
     known = ["fedcrab", "bare_torch", *(() if model == "own" else (*BY_HAND, *PEERS))]
     if model == "cnn":
-        known.remove("lean_jax")  # convolutions in a scan take XLA a minute per round on a processor
+        known.remove("lean_jax")  # XLA takes a minute per round for convolutions in a scan on a CPU
     found = []
     for name in known:
         if (only and name not in only) or not python_of(name, peers).exists():
@@ -64,7 +64,7 @@ def entries(model: str, peers: Path, only: list[str], cores: int | None) -> list
 
 
 def environment(entry: Entry) -> dict[str, str]:
-    """Only fedcrab needs to find this tree; XLA takes a thread per core unless it is told otherwise."""
+    """Return the variables of a process: only fedcrab must find this tree, and XLA's threads are limited."""
     found = dict(os.environ)
     if entry.name == "fedcrab":
         found["PYTHONPATH"] = os.pathsep.join([str(HERE / "contestants"), str(HERE.parent / "src")])

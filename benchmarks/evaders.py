@@ -1,9 +1,9 @@
-"""Attackers who know Crab: each a fleet around a fleet whose attackers already plant a backdoor.
+"""Attackers who know Crab: each function wraps a fleet whose attackers already plant a backdoor.
 
 evade       poison orthogonal to the aggregate that results, so that the cosine selection leaves it out
-sybils      the same, but each attacker adds a part of its own, and these cancel: no two send the same
-cut         as near to the aggregate as the worst honest clients, and just not selected
-inflate     beside the backdoor a push that is taken back in the next round: large S, for nothing
+sybils      the same, but each attacker adds its own part and these parts cancel, so no two send the same
+cut         poison as near to the aggregate as the worst honest clients, so that it is just not selected
+inflate     besides the backdoor, a large movement that is undone in the next round: a large S without effect
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rows = NDArray[np.float64]
 
 
 def sybils(fleet: Fleet, attackers: Attackers) -> Fleet:
-    """Evade, with a part of its own for each, as long as what they share; the parts cancel in the mean."""
+    """Return ``evade`` with an own part per attacker, as long as the common part; these cancel in the mean."""
     shared = evade(fleet, attackers)
 
     def craft(scene: RoundView) -> Rows:
@@ -34,9 +34,10 @@ def sybils(fleet: Fleet, attackers: Attackers) -> Fleet:
 
 
 def cut(fleet: Fleet, attackers: Attackers, *, selected: float = 0.7, most: float = 4.0) -> Fleet:
-    """The poison's part across the honest mean, as long as it can be without being selected.
+    """Return a fleet that sends the poison orthogonal to the honest mean, as long as possible unselected.
 
-    Up to ``most`` times its own length. Its cosine with the step grows with its length, the honest ones fall.
+    Its length is at most ``most`` times its own. As it grows, its cosine with the step rises, and the honest
+    cosines fall.
     """
 
     def craft(scene: RoundView) -> Rows:
@@ -58,7 +59,7 @@ def cut(fleet: Fleet, attackers: Attackers, *, selected: float = 0.7, most: floa
 
 
 def inflate(fleet: Fleet, attackers: Attackers, *, factor: float = 4.0) -> Fleet:
-    """The backdoor, and a push to and fro along one direction, ``factor`` times as long as an update."""
+    """Return a fleet that adds a movement back and forth along one direction, ``factor`` times an update."""
 
     def craft(scene: RoundView) -> Rows:
         push = rng_for(attackers.seed, "push").normal(size=scene.own.vectors.shape[1])

@@ -1,10 +1,10 @@
-"""The first hour of a new user: docs/tutorial.md followed to the letter in a fresh environment, timed.
+"""The first hour of a new user: follows docs/tutorial.md exactly in a new environment, and times it.
 
 usage: python benchmarks/first_hour.py [--requirement '.[simulate]'] [--constraint FILE] [--keep DIR]
 
-Makes a virtual environment, installs fedcrab as the tutorial does from a checkout, then runs every command of
-the tutorial in an empty directory and compares what it prints with what the tutorial shows. Installing is
-timed separately: it depends on the network and on what pip has cached. Ends with an error unless there are a
+Creates a virtual environment, installs fedcrab as the tutorial does from a checkout, runs every command of
+the tutorial in an empty directory, and compares its output with the tutorial. The installation is timed
+separately, because it depends on the network and on pip's cache. Ends with an error unless there are a
 recovered model and a page.
 """
 
@@ -29,7 +29,7 @@ BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def steps() -> Iterator[tuple[str, str]]:
-    """Each command of the tutorial, as a shell takes it, and what the tutorial shows of its output."""
+    """Yield each command of the tutorial as shell text, with the output that the tutorial shows."""
     for kind, text in BLOCK.findall(TUTORIAL.read_text()):
         if kind == "python":
             yield f"python - <<'END'\n{text}END", ""
@@ -40,7 +40,7 @@ def steps() -> Iterator[tuple[str, str]]:
 
 
 def missing(shown: str, printed: str) -> list[str]:
-    """The lines that the tutorial shows and the command did not print, in this order."""
+    """Return the lines that the tutorial shows but the command did not print in this order."""
     lines = iter(printed.splitlines())
     wanted = [line.rstrip() for line in shown.splitlines() if line.strip() not in ("", "...")]
     return [line for line in wanted if not any(_same(line, other.rstrip()) for other in lines)]
@@ -51,7 +51,7 @@ def _same(line: str, printed: str) -> bool:
 
 
 def timed(command: str, place: Path, env: dict[str, str]) -> tuple[float, str]:
-    """Run a command in a shell; seconds and output."""
+    """Run a command in a shell; return seconds and output."""
     began = time.perf_counter()
     done = subprocess.run(
         command, shell=True, cwd=place, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

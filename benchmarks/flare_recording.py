@@ -1,11 +1,11 @@
-"""What recording costs on NVIDIA FLARE: the server's CPU seconds and memory, with the Recorder and without.
+"""What recording costs on NVIDIA FLARE: the server's CPU seconds and memory, with and without the Recorder.
 
     python benchmarks/flare_recording.py --parameters 10000000 --sites 10 --rounds 3 --examples 1000
 
-FLARE's own runner, communicator and FedAvg in this process, without the network; the sites answer at once,
-with a model that was drawn before. Runs with and without take turns. The share of a round is that of a round
-in which each site trains a network of two hidden layers and as many parameters for one epoch in torch, by
-SGD in batches of 32; the network between server and sites is not counted.
+FLARE's own runner, communicator and FedAvg run in this process, without the network. The sites answer at once
+with a model that was drawn before. Runs with and without the Recorder take turns. The share of a round is
+computed for a round in which each site trains a network with two hidden layers and as many parameters for one
+epoch in torch, with SGD in batches of 32. The network between server and sites is not included.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--examples", type=int, default=1000, help="that a site trains on, for one epoch")
+    parser.add_argument("--examples", type=int, default=1000, help="examples per site, for one epoch")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     rng = np.random.default_rng(0)
@@ -53,12 +53,12 @@ def main() -> None:
                 seconds.setdefault(kind, []).append(spent / options.rounds)
     training = options.sites * trained(options.parameters, options.examples)
     plain, updates = float(np.median(seconds[WITHOUT])), 4 * options.parameters * options.sites
-    print(f"training of {options.sites} sites: {training:.2f} CPU seconds a round")
+    print(f"training of {options.sites} sites: {training:.2f} CPU seconds per round")
     for kind, found in seconds.items():
         more = float(np.median(found)) - plain
         listed = " ".join(f"{s:.3f}" for s in found)
         print(
-            f"{kind:12} {np.median(found):.3f} CPU seconds a round ({listed}), "
+            f"{kind:12} {np.median(found):.3f} CPU seconds per round ({listed}), "
             f"recording {more / (training + plain + more):.1%} of a round, "
             f"peak memory {peak(kind, local, options.parameters) / updates:.2f} x updates"
         )

@@ -1,8 +1,8 @@
-"""What the Recorder adds to a round of Flower's simulation engine: the same rounds with it and without.
+"""What the Recorder adds to a round of Flower's simulation engine: the same rounds with and without it.
 
-One simulation, 20 clients, a model of 10⁶ parameters, blocks of rounds with and without the Recorder in turn.
-Clients train five epochs on 300 random examples of 784 numbers; ``--epochs 0`` sends the model back as it
-came, which shows the cost of recording alone. Run: python benchmarks/flower.py
+One simulation, 20 clients, a model of 10⁶ parameters; blocks of rounds with and without the Recorder take
+turns. Clients train five epochs on 300 random examples of 784 numbers. With ``--epochs 0`` they send the
+model back unchanged, which shows the cost of recording alone. Run: python benchmarks/flower.py
 """
 
 from __future__ import annotations

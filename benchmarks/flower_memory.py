@@ -1,9 +1,9 @@
-"""What recording takes of a Flower server's memory and CPU: one process, clients that answer from memory.
+"""How much memory and CPU recording needs on a Flower server: one process, clients that answer from memory.
 
 python benchmarks/flower_memory.py 1e7 10 plain        # FedAvg alone
 python benchmarks/flower_memory.py 1e7 10 recorder     # in a Recorder
 python benchmarks/flower_memory.py 1e7 10 compact      # in a Recorder with Compact()
-python benchmarks/flower_memory.py 1e7 10 training     # what the clients themselves take for a round
+python benchmarks/flower_memory.py 1e7 10 training     # what a round costs the clients themselves
 """
 
 import gc
@@ -30,7 +30,7 @@ PAGE = 4096
 
 
 class Answers(Grid):
-    """Clients that add noise of their own to the model; held are the replies alone, as Flower holds them."""
+    """Clients that add their own noise to the model. Only the replies are kept in memory, as in Flower."""
 
     def __init__(self, size: int, clients: int) -> None:
         self._size, self._nodes, self._sent = size, range(1, clients + 1), dict[str, Message]()
@@ -68,11 +68,11 @@ class Answers(Grid):
                 yield self._answer(message)
 
     def _answer(self, message: Message) -> Message:
-        """Made with one copy of the model beside the answer itself, which the peak is to show."""
+        """Return an answer, made with only one other copy of the model, so that the peak is not affected."""
         sent = message.content["arrays"]["w"]
         begin = len(sent.data) - 4 * self._size
         made = np.frombuffer(sent.data, np.float32, offset=begin).copy()
-        drawn = np.random.default_rng([self._count, message.metadata.dst_node_id])  # in no two rounds alike
+        drawn = np.random.default_rng([self._count, message.metadata.dst_node_id])  # different in each round
         noise = drawn.standard_normal(1000, np.float32)
         made.reshape(-1, 1000)[...] += noise * np.float32(1e-3)
         data = b"".join((sent.data[:begin], memoryview(made)))
@@ -101,9 +101,10 @@ def strategy_of(kind: str, place: Path) -> Strategy:
 
 
 def training(size: int, clients: int, examples: int = 600) -> None:
-    """CPU of a round's clients: one epoch each with a network in which every number is used once per example.
+    """Print the CPU time of a round's clients: one epoch each.
 
-    That is the least that a number can cost: a convolution uses each of its numbers at every place.
+    The network uses every number once per example. This is the least that a number can cost: a convolution
+    uses each of its numbers at every place.
     """
     import torch
 

@@ -6,12 +6,12 @@ usage: python benchmarks/forensics.py [mlp|clean|brought|cnn|resnet|cifar10 ...]
 
 20 clients, 20 rounds, 200 examples per client, 1,000 probe examples, recorded once with Compact(4); CNNs with
 10 clients and 12 rounds, residual networks with 10 clients, 8 rounds and 150 examples. Each training draws
-its trigger (2 to 6 pixels a side, anywhere, several values), its target and its start (round 0, 2 or 3) by
-its seed. Seeds from 10000 on; thresholds and draws were set on others, below 7600. One line of JSON per
-training; an interrupted run resumes. End to end: whom `detect` names is taken out by the default recovery, in
-which attackers that were not named go on attacking; where more than 5% of the examples are still turned, it
-is compared with a retraining without all attackers. --write puts the table into docs/forensics.md. Needs the
-image sets (FEDCRAB_DATA).
+its trigger (2 to 6 pixels per side, anywhere, several values), its target and its start (round 0, 2 or 3) by
+its seed. Seeds start at 10000; thresholds and draws were set on others, below 7600. One line of JSON per
+training; an interrupted run resumes. End to end: the default recovery removes the clients that `detect`
+names, while attackers that were not named continue to attack. If the attack still works on more than 5% of
+the examples, the result is compared with a retraining without any attacker. --write puts the table into
+docs/forensics.md. Needs the image sets (FEDCRAB_DATA).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 
 
 class Remembering:
-    """A fleet that keeps the exact updates of its answers, to compare with those of 4 bits."""
+    """A fleet that keeps its exact updates, to compare them with those in 4 bits."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self.answers = fleet, list[Updates]()
@@ -87,7 +87,7 @@ def auc(scores: NDArray[np.float64], bad: NDArray[np.bool_]) -> float | None:
 def examine(
     data: str, model: str, spread: str, fraction: float, kind: str, seed: int, *, keep: Path | None = None
 ) -> Row:
-    """One training, investigated; its history is kept, or taken, from the folder ``keep``."""
+    """Run and investigate one training; the folder ``keep`` stores its history, or has it already."""
     about = incident(data, model, spread, fraction, kind, seed, kept="compact")
     place = keep / f"{model}-{kind}-{seed}" if keep else None
     old = place is not None and place.exists()
@@ -115,7 +115,7 @@ def examine(
 
 
 def _investigated(about: Incident, history: History) -> tuple[Server, Inversion, Investigation, Row]:
-    """What `detect` does, and says."""
+    """Return what `detect` does and reports."""
     server, began = server_for(about.setup), time.process_time()
     found, alone = investigate(history, server=server), ledger(history)
     answer, first = found.answer(alone), found.first
@@ -146,7 +146,7 @@ def _planted(about: Incident, history: History, exact: Remembering | None) -> Ro
 
 
 def _clean(about: Incident, history: History) -> Row:
-    """Besides the audit: the rule without the audit's flag, for each class, and for natural mistakes."""
+    """Return the audit, and the naming rule without the audit's flag, per class and for natural mistakes."""
     server, first, found, row = _investigated(about, history)
     row["named"] = [client for one in found.taught for client in one.detection.suspects]
     alone = [_unflagged(history, server, first, about.target)]  # any class: the target is drawn
@@ -160,7 +160,7 @@ def _clean(about: Incident, history: History) -> Row:
 
 
 def _unflagged(history: History, server: Server, found: Inversion, label: int) -> Attribution:
-    """The attribution of a class's smallest patch as if it had been flagged."""
+    """Return the attribution of a class's smallest patch as if the audit had flagged it."""
     plain = server.x[server.y != label][:160]
     stamped = plain + found.masks[label] * (found.patterns[label] - plain)
     labels = np.full(len(plain), label, np.int64)
@@ -170,7 +170,7 @@ def _unflagged(history: History, server: Server, found: Inversion, label: int) -
 
 
 def _brought(about: Incident, history: History) -> Row:
-    """Ten test examples that the model takes for what was taught, and ten that it would not without it."""
+    """Return the result for ten examples that the model gets wrong, and for ten that the attack changed."""
     server, (x, y) = server_for(about.setup), about.misbehaviour()
     taken = server.flat.predict(history.final_model(), x) == y
     anyway = server.flat.predict(_without_attackers(about, history), x) == y
@@ -183,7 +183,7 @@ def _brought(about: Incident, history: History) -> Row:
 
 
 def _ten(about: Incident, history: History, server: Server, which: NDArray[np.bool_]) -> Row:
-    """Who taught the first ten of these examples of the attack."""
+    """Return who taught the first ten of these examples of the attack."""
     (x, y), some = about.misbehaviour(), np.flatnonzero(which)[:10]
     if not len(some):
         return {"examples": 0, "auc": None, "named": []}
@@ -204,7 +204,7 @@ def _auc(about: Incident, parts: Attribution, ranked: NDArray[np.float64]) -> fl
 
 
 def _against_truth(about: Incident, history: History, server: Server, found: Inversion) -> Row:
-    """The weight of the mask inside the true patch, and the first kept model that the true one works in."""
+    """Return the mask's weight inside the true patch, and the first kept model in which that patch works."""
     assert about.patch is not None
     others = server.x[server.y != about.target]
     stamped, rounds = about.patch.stamp(others), (*history.kept, len(history.rounds))
@@ -219,7 +219,7 @@ def _against_truth(about: Incident, history: History, server: Server, found: Inv
 
 
 def _end_to_end(about: Incident, history: History, suspects: Sequence[ClientId]) -> Row:
-    """What is left of the attack after a recovery by the default method, without those that were named."""
+    """Return how much of the attack is left after the default recovery without the named clients."""
     if not suspects:
         return {"recovered": about.success(history.final_model()), "retrained": None}
     steps = replay(plan(history, frozenset(suspects)), about.fleet_again(), **_as_trained(about))
@@ -230,7 +230,7 @@ def _end_to_end(about: Incident, history: History, suspects: Sequence[ClientId])
 
 
 def _without_attackers(about: Incident, history: History) -> Vector:
-    """The same training by the honest clients alone."""
+    """Return the model of the same training with the honest clients alone."""
     honest = about.setup.honest.training_again()
     again = retrain(plan(history, about.setup.attackers.clients), honest, **_as_trained(about))
     return _last(again, history)
@@ -255,7 +255,7 @@ def _rounded(row: Row) -> Row:
 def trainings(
     parts: Sequence[str], seeds: int, skip: int = 0
 ) -> Iterator[tuple[str, str, str, float, str, int]]:
-    """What each training is: data, model, spread, fraction, kind, seed; those that take longest come last."""
+    """Yield each training as data, model, spread, fraction, kind and seed; the slowest ones come last."""
     for slow in (False, True):
         for turn, part, (d, data) in product(range(skip, seeds), parts, enumerate(DATA)):
             if slow != (data == "cifar10"):
@@ -283,7 +283,7 @@ def _brought_ones(data: str, spread: str, seed: int, turn: int) -> list[tuple[st
 
 
 def _slow(model: str, only: Sequence[str]) -> Callable[..., list[tuple[str, str, float, str, int]]]:
-    """Each turn one spread of one data set, once attacked and once clean."""
+    """Return trainings of one spread of one data set per turn, one attacked and one clean."""
 
     def make(data: str, spread: str, seed: int, turn: int) -> list[tuple[str, str, float, str, int]]:
         if data != only[turn % len(only)] or spread != SPREADS[turn % 3]:
@@ -305,7 +305,7 @@ PARTS: dict[str, Callable[..., list[tuple[str, str, float, str, int]]]] = {
 
 
 def read(path: Path) -> list[Row]:
-    """The whole lines; what a killed run left of another is cut off."""
+    """Return the complete lines; an incomplete last line of a killed run is cut off."""
     if not path.exists():
         return []
     held = path.read_bytes()
@@ -321,10 +321,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=["mlp", "clean", "brought"])
     parser.add_argument("--seeds", type=int, default=12)
-    parser.add_argument("--skip", type=int, default=0, help="the first turns, which another process does")
+    parser.add_argument("--skip", type=int, default=0, help="first turns to skip (another process runs them)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--keep", type=Path, help="a folder for the histories, to look at them again")
+    parser.add_argument("--keep", type=Path, help="a folder that keeps the histories")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
@@ -336,7 +336,7 @@ def main() -> None:
         if (training[1], training[4], training[5]) in {(r["model"], r["kind"], r["seed"]) for r in rows}:
             continue
         if time.monotonic() > until:
-            print("there is more to do; the same command resumes")
+            print("some trainings are missing; the same command resumes")
             break
         rows.append(examine(*training, keep=arguments.keep))
         with arguments.results.open("a") as file:

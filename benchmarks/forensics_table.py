@@ -1,7 +1,8 @@
-"""The table of ``forensics.py``: each figure beside its goal, and how many trainings it is from.
+"""The table of ``forensics.py``: each figure beside its goal, with the number of trainings.
 
-Rankings, names and recoveries of backdoors are of seeds from PRESENT on: those before were investigated by an
-earlier rule. The audit did not change, so its figures, when, and all of clean trainings are of every seed.
+Rankings, names and recoveries of backdoors come from seeds from PRESENT on: earlier seeds were investigated
+with an earlier rule. The audit did not change, so its figures, the onset, and all figures of clean trainings
+come from every seed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import numpy as np
 WORKS, CLOSE, MASK = 0.8, 0.05, 0.5
 OTHERS = (("cifar10", "mlp"), ("mnist", "cnn"), ("fashion-mnist", "cnn"), ("cifar10", "resnet"))
 BEGIN, END = "<!-- forensics table -->\n", "<!-- end of the forensics table -->\n"
-PRESENT = 10000  # the first seed that the present naming rule was run on
+PRESENT = 10000  # the first seed with the present naming rule
 Row = dict[str, Any]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: what, the goal, the figure, of how many."""
+    """Return markdown: what is measured, the goal, the figure, and the number of cases."""
     lines = ["| what | goal | measured | of |", "|---|---|---|---|"]
     attacked = [row for row in rows if row["kind"] in ("patch", "boosted", "dba")]
     working, clean = [r for r in attacked if r["success"] >= WORKS], [r for r in rows if r["kind"] == "clean"]
@@ -131,7 +132,7 @@ def _right(row: Row) -> bool:
 
 
 def _named_attackers(rows: Iterable[Row], which: str = "named") -> list[bool]:
-    """Of each attacker whether it is named; of a model that is not flagged nobody is."""
+    """Return, per attacker, whether it is named; nobody is named if the model is not flagged."""
     return [client in row[which] for row in rows for client in row["malicious"]]
 
 

@@ -1,4 +1,4 @@
-"""What recording and planning cost, each beside what it must not exceed, in one interleaved run.
+"""What recording and planning cost, each figure beside its limit, in one interleaved run.
 
 usage: python benchmarks/history.py [small] [memory] [cheap] [stalled] [long] [instant] [wide]
 """
@@ -24,11 +24,11 @@ from fedcrab import PRESETS, Everything, History, Round, Selective, Updates, pla
 from fedcrab.report.tables import size
 
 CLIENTS, PARAMETERS, ROUNDS = 20, 10**6, 40
-LONG = 10_000  # rounds of a training that is old, beside one of a hundredth
+LONG = 10_000  # rounds of the long training; the short one has a hundredth of them
 
 
 def updates(rng: np.random.Generator, clients: int, parameters: int) -> Updates:
-    """Updates that share a direction, as those of honest clients do."""
+    """Return updates that share a direction, like those of honest clients."""
     shared = rng.standard_normal(parameters, dtype=np.float32)
     rows = rng.standard_normal((clients, parameters), dtype=np.float32)
     rows += shared
@@ -36,7 +36,7 @@ def updates(rng: np.random.Generator, clients: int, parameters: int) -> Updates:
 
 
 def rounds(count: int, clients: int, parameters: int, *, fall: float = 0.97):
-    """A training of ``count`` rounds, made as it is asked for; its loss falls by this factor a round."""
+    """Yield a training of ``count`` rounds; its loss falls by the factor ``fall`` per round."""
     rng = np.random.default_rng(0)
     model = np.zeros(parameters, np.float32)
     for index in range(count):
@@ -148,12 +148,12 @@ def cheap(place: Path, fall: float = 0.97) -> list[tuple[str, str, str]]:
 
 
 def stalled(place: Path) -> list[tuple[str, str, str]]:
-    """The same with a loss that does not fall, so that windows are as long as they get."""
+    """The same with a loss that does not fall, so that windows have their maximum length."""
     return cheap(place, fall=1.0)
 
 
 def long(place: Path) -> list[tuple[str, str, str]]:
-    """Recording the 10,000th round beside the 100th, in turns, and what a history in memory grows by."""
+    """Recording the 10,000th round beside the 100th, in turns, and the growth of a history in memory."""
     small, turns = {"clients": 3, "parameters": 100}, 200
     lengths = {"young": LONG // 100, "old": LONG}
     histories = {name: create(place / name, small["parameters"]) for name in lengths}
@@ -211,7 +211,7 @@ def instant(place: Path) -> list[tuple[str, str, str]]:
 
 
 def wide(place: Path) -> list[tuple[str, str, str]]:
-    """Rounds above the limit are sketched: ledger bytes a participant, and the error of the decision."""
+    """Rounds above the limit are sketched: ledger bytes per participant, and the error of the decision."""
     rows, per_client = [], []
     for clients in (2500, 5000):
         with create(place / f"w{clients}", 2000) as history:

@@ -1,10 +1,10 @@
-"""The picture of the incident page in the README, docs/incident.png, from a page.
+"""Draw docs/incident.png, the picture of the incident page in the README, from a page.
 
 usage: python benchmarks/incident_picture.py PAGE.html [--out docs/incident.png]
 
-PAGE is that of the tutorial's recovery: `fedcrab report recovered -o incident.html --title "Backdoor in the
-digits model" --owner "A. Rao, security response" --status contained`. The chart of the training and the list
-of suspects are left out, so that headline and map are on one picture.
+PAGE is the page of the tutorial's recovery: `fedcrab report recovered -o incident.html --title "Backdoor in
+the digits model" --owner "A. Rao, security response" --status contained`. The chart of the training and the
+list of suspects are hidden, so that headline and map fit in one picture.
 """
 
 from __future__ import annotations

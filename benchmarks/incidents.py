@@ -1,4 +1,4 @@
-"""Trainings in which something was planted, each drawn by its seed: what, where, by whom and since when."""
+"""Trainings with a planted misbehaviour. The seed draws what is planted, where, by which clients and when."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FRACTIONS = (0.1, 0.25, 0.4)
 CLIENTS, ROUNDS, EXAMPLES = 20, 20, 200
 POISONED = 0.6  # of the examples of an attacker that plants a trigger
 LEAST = 5  # examples that an attacker must be able to mislabel
-BOOST = {0.1: 10.0, 0.25: 3.0, 0.4: 2.0}  # so few need it to be heard
-BOOSTED = ("boosted", "dba")  # each attacker of a DBA has a part of the trigger alone
+BOOST = {0.1: 10.0, 0.25: 3.0, 0.4: 2.0}  # few attackers need a larger boost to have an effect
+BOOSTED = ("boosted", "dba")  # each attacker of a DBA has only a part of the trigger
 STARTS = (0, 0, 2, 3)  # the first poisoned round, drawn
-LEARNING = {  # rate and epochs that train each model in so few rounds
+LEARNING = {  # rate and epochs that train each model within these few rounds
     "mlp": (0.05, 3),
     "cnn": (0.05, 3),
     "resnet": (0.1, 2),
@@ -35,7 +35,7 @@ LEARNING = {  # rate and epochs that train each model in so few rounds
 SMALLER = {
     "cnn": (10, 12, 200),
     "resnet": (10, 8, 150),
-}  # clients, rounds and examples of what takes minutes otherwise
+}  # clients, rounds and examples of trainings that would otherwise take minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Patch:
         return covered
 
     def stamp(self, x: NDArray[np.float32], part: int = 0, parts: int = 1) -> NDArray[np.float32]:
-        """Copies with the patch on them, or with one of its parts: its pixels in reading order."""
+        """Return copies with the patch, or with one of its parts: its pixels, row by row."""
         rows, columns = np.nonzero(self.mask(x.shape[1:]))
         some = np.array_split(np.arange(len(rows)), parts)[part]
         stamped = np.array(x, np.float32)
@@ -64,7 +64,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Incident:
-    """A training to be run: its clients, who attacks, and what they teach."""
+    """A training to run: its clients, its attackers, and what they teach."""
 
     setup: Setup
     kind: str
@@ -157,12 +157,12 @@ def incident(
 
 
 def _able(setup: Setup, chosen: Callable[[Examples], NDArray[np.bool_]]) -> list[ClientId]:
-    """The clients with something to mislabel: who has none teaches nothing, whatever it wants."""
+    """Return the clients that have enough examples to mislabel; the others could teach nothing."""
     return [c for c in setup.honest.clients if chosen(setup.honest.examples(c)).sum() >= LEAST]
 
 
 def _patch(rng: np.random.Generator, shape: tuple[int, ...], target: int) -> Patch:
-    """2 to 6 pixels a side (2 or 3 on images of 8), anywhere, of one colour that is seen."""
+    """Return a patch of 2 to 6 pixels per side (2 or 3 on 8×8 images), anywhere, of one visible colour."""
     channels, height, width = shape
     size = int(rng.integers(2, 4 if min(height, width) < 16 else 7))
     row, column = (int(rng.integers(0, side - size + 1)) for side in (height, width))

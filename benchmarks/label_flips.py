@@ -1,10 +1,11 @@
-"""Label flips where each client has data of its own: what `detect` says, and what bringing mistakes adds.
+"""Label flips if clients' data differ: what `detect` reports, and what providing mistakes adds.
 
 usage: python benchmarks/label_flips.py [--minutes M] [--table]
 
-Dirichlet 0.1, 25 and 40% malicious, MLPs on MNIST and Fashion-MNIST, otherwise as in unlearning.py; seeds
-from 10700 on, which set no threshold. The operator looks at the confusions that are most frequent on test
-examples, true class → predicted class, and brings ten examples of each. Needs the image sets (FEDCRAB_DATA).
+Dirichlet 0.1, 25 and 40% malicious, MLPs on MNIST and Fashion-MNIST, otherwise as in unlearning.py. Seeds
+start at 10700; no threshold was set on them. The operator looks at the most frequent confusions on test
+examples, true class → predicted class, and provides ten examples of each. Needs the image sets
+(FEDCRAB_DATA).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from fedcrab.experiment.setup import open_for_training, run
 from fedcrab.history import History
 
 RESULTS, GROUP, FIRST = Path("benchmarks/results/label-flips.jsonl"), "label-flips", 10700
-CONFUSIONS = 3  # brought, one after the other
+CONFUSIONS = 3  # how many the operator provides, one after the other
 
 
 def examine(data: str, fraction: float, seed: int) -> dict[str, Any]:
-    """One training: suspects and who stands apart by `detect`, and whom the brought confusions name."""
+    """Run one training; return who `detect` suspects or lists as different, and who the confusions name."""
     setup = attacked(data, "label-flip", "0.1", fraction, seed)
     with TemporaryDirectory(dir=cells.MEMORY) as folder:
         with open_for_training(setup, Path(folder) / "h", resume=False) as history:

@@ -1,12 +1,12 @@
-"""Whether the estimated onset is the true one, in the incidents of recovery_incidents.py that begin late.
+"""Whether the estimated onset is correct, in the incidents of recovery_incidents.py that start late.
 
 usage: python benchmarks/onset.py [--results FILE] [--first-seed N] [--most N] [--histories DIR] [--table]
 
-Each incident is trained, and ``onset`` is asked about the attackers, and about as many honest clients, drawn
-by the seed, who began nothing. An attack is *visible* if its updates are longer than honest ones: in the
-attackers' first act, the median of their lengths is 1.5 times that of the honest ones or more. One line of
-JSON per incident; an interrupted run resumes after the last whole one. ``--histories`` keeps the histories
-there, and uses those that are there already.
+Each incident is trained. Then ``onset`` is asked about the attackers, and about as many honest clients, drawn
+by the seed. An attack is *visible* if its updates are longer than honest ones: in the attackers' first
+attacked round, the median of their lengths is at least 1.5 times that of the honest ones. One line of JSON
+per incident; an interrupted run resumes after the last complete one. ``--histories`` stores the histories in
+a directory, and uses those that it has already.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fedcrab.rollback.onset import onset
 from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId
 
-FIRST_ACT = {"late": 18, "single round": 22, "burst": 18}  # of those that begin late
+FIRST_ACT = {"late": 18, "single round": 22, "burst": 18}  # the first attacked round
 LONGER = 1.5
 CLOSE = 2  # rounds from the truth
 
 
 def run_incident(incident: Incident, place: Path) -> dict[str, Any]:
-    """Train, unless that was done, and ask when they began."""
+    """Train, unless the history exists, and ask when the attack started."""
     setup = prepare(load_config("paper-mnist", incident.settings()), workers=0)
     history = _trained(setup, place)
     bad = setup.attackers.clients
@@ -64,16 +64,16 @@ def _trained(setup: Setup, place: Path) -> History:
 
 
 def _length(history: History, bad: frozenset[ClientId], round: int) -> float:
-    """How much longer the attackers' updates are than the honest ones, medians of a round."""
+    """Return the median length of the attackers' updates divided by that of the honest ones, in a round."""
     entry = history.rounds[round]
     named = np.array([client in bad for client in entry.clients])
     return float(np.median(entry.norms[named]) / np.median(entry.norms[~named]))
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown: by attack, in how many incidents the estimated onset is the true one."""
+    """Return markdown: per attack, in how many incidents the estimated onset is correct."""
     lines = [
-        "| began late | n | within 2 rounds | told, but further off | cannot be told | certain too early |",
+        "| started late | n | within 2 rounds | more than 2 rounds off | no estimate | certain too early |",
         "|---|---|---|---|---|---|",
     ]
     visible = [row for row in rows if row["length"] >= LONGER]
@@ -85,7 +85,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     lines += [f"| {name} | {_line(group)} |" for name, group in groups.items() if group]
     wrong = sum(row["onset_of_honest"]["round"] is not None for row in rows)
     return "\n".join(
-        [*lines, "", f"Of honest clients named by mistake an onset is told in {wrong} of {len(rows)}."]
+        [*lines, "", f"Honest clients named by mistake get an estimate in {wrong} of {len(rows)} incidents."]
     )
 
 

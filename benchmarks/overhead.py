@@ -1,6 +1,6 @@
-"""What a round takes beside local training: dealing out, gathering, aggregating, probing, recording.
+"""What a round costs besides local training: distributing, collecting, aggregating, probing, recording.
 
-usage: python benchmarks/overhead.py [PRESET] [ROUNDS]     (paper-mnist and 2 unless given)
+usage: python benchmarks/overhead.py [PRESET] [ROUNDS]     (default: paper-mnist and 2)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
             whole, asked = time.perf_counter() - started, fleet.cost.seconds - trained
             begun = time.perf_counter()
             setup.honest.train(step.model, setup.honest.clients, round=step.round, epochs=0)
-            inside = asked - (time.perf_counter() - begun)  # without dealing out and gathering
+            inside = asked - (time.perf_counter() - begun)  # without distributing and collecting
             rest = whole - inside
             table.add_row(str(step.round), f"{inside:.2f}", f"{rest:.3f}", f"{rest / inside:.2%}")
             started, trained = time.perf_counter(), fleet.cost.seconds

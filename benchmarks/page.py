@@ -1,12 +1,11 @@
-"""The incident page in a real browser: its size, how long it takes to open, how long a click takes.
+"""The incident page in a real browser: its size, the time to open it, and the time of a click.
 
 usage: python benchmarks/page.py [--clicks N]
 
 Synthetic histories of 20 clients × 1,000 rounds, 1,000 × 100 and 5,000 × 10. A click is timed by the
-browser's own clock, from the event to the end of all handlers ("answered") and to the frame after which the
-new picture is on the screen ("shown"). "CPU" is what the page's thread worked meanwhile, layout and painting
-included, which hardly depends on what else the machine does. Needs Chromium and Playwright (`make test`
-installs both).
+browser's own clock, from the event to the end of all handlers ("answered"), and to the frame that shows the
+new picture ("shown"). "CPU" is the work of the page's thread in this time, including layout and painting; it
+hardly depends on the load of the machine. Needs Chromium and Playwright (`make test` installs both).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Models that no fast path knows, in the plain loop, against a bare torch loop: in one process, taking turns.
+"""Models without a fast path, in the plain loop, compared with a bare torch loop, in turns in one process.
 
 usage: python benchmarks/plain.py [--turns N] [MODEL ...]
 
 One thread, batches of 64, one epoch per turn, processor time. The models: `own`, a user's own module
-(contestants/own_module.py); `resnet`, which is laid out with channels innermost; a small transformer; and the
-same transformer with its weights frozen and low-rank adapters trained (`lora`).
+(contestants/own_module.py); `resnet`, with channels innermost in memory; a small transformer; and the same
+transformer with frozen weights and trained low-rank adapters (`lora`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def made(name: str) -> nn.Module:
 
 
 def bare_loop(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
-    """What one writes without any framework."""
+    """Train with a plain torch loop, without any framework."""
     trained = [p for p in module.parameters() if p.requires_grad]
     optimiser = torch.optim.SGD(trained, lr=RATE)
     for rows in torch.randperm(len(y)).split(BATCH):
@@ -57,7 +57,7 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def compete(name: str, turns: int) -> str:
-    """A line of the table."""
+    """Return one line of the table."""
     module, count = made(name), EXAMPLES[name]
     x, y = torch.rand(count, *SHAPES[name]), torch.randint(10, (count,))
     start = read(list(tensors(module).values()))

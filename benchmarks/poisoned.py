@@ -54,7 +54,7 @@ FRACTIONS, SEEDS = (0.1, 0.25, 0.5), (0, 1, 2)
 def attacked(
     attack: str, fraction: float, partition: str, seed: int, *, data: str = "digits", more: Sequence[str] = ()
 ) -> Setup:
-    """Clients of whom a fraction attacks; ``none`` for a fleet without attack."""
+    """Return a training in which a fraction of the clients attacks; ``none`` is a training without attack."""
     preset, *common = DATA[data]
     changes = [*common, f"seed={seed}", *PARTITIONS[partition], *ATTACKS.get(attack, [])]
     config = load_config(preset, [*changes, f"attack.fraction={fraction}", *more])
@@ -65,7 +65,7 @@ def attacked(
 
 
 def recorded(setup: Setup, path: Path, around: Callable[[Fleet], Fleet] = lambda fleet: fleet) -> History:
-    """The training, recorded; ``around`` wraps the fleet for as long as it lasts."""
+    """Run the training and record it; ``around`` wraps the fleet during the training."""
     with open_for_training(setup, path, resume=False) as history:
         for _ in run(replace(setup, fleet=around(setup.fleet)), history):
             pass

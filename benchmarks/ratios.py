@@ -10,14 +10,14 @@ Rates = dict[Entry, list[float]]  # of every turn
 
 
 def over(ours: list[float], theirs: list[float]) -> list[float]:
-    """The quartiles of fedcrab over another, turn by turn."""
+    """Return the quartiles of fedcrab's rate divided by another's, turn by turn."""
     return quantiles(
         [mine / other for mine, other in zip(ours, theirs, strict=True)], n=4, method="inclusive"
     )
 
 
 def show(model: str, rates: Rates, core_rates: Rates, first: dict[Entry, float]) -> None:
-    """The median of each, fedcrab over it turn by turn, the same per core second, and its first round."""
+    """Print each median rate, fedcrab's ratio per turn, both per core second, and the first round."""
     ours = {entry.cores: entry for entry in rates if entry.name == "fedcrab"}
     print(
         f"\n{model:<12}{'cores':>6}{'setting':>13}{'samples/s':>12}{'fedcrab is (quartiles)':>26}"
@@ -42,7 +42,7 @@ def told(quartiles: list[float]) -> str:
 
 
 def show_best(rates: Rates, core_rates: Rates) -> None:
-    """Each contestant at its best setting, and fedcrab at its own over it."""
+    """Print each program at its best setting, and the ratio of fedcrab at its own best."""
     print(f"\n{'at its best':<12}{'wall':>23}{'fedcrab is (quartiles)':>26}", end="")
     print(f"{'per core second':>23}{'fedcrab is (quartiles)':>26}")
     for name in dict.fromkeys(entry.name for entry in rates):
@@ -55,5 +55,5 @@ def show_best(rates: Rates, core_rates: Rates) -> None:
 
 
 def best_of(name: str, found: Rates) -> Entry:
-    """Its setting with the best median."""
+    """Return the setting with the best median."""
     return max((entry for entry in found if entry.name == name), key=lambda entry: median(found[entry]))

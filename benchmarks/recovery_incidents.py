@@ -1,15 +1,17 @@
-"""Recovery by its defaults after incidents of many kinds, beside training again with all honest clients.
+"""Recovery with its defaults after incidents of many kinds, beside retraining with all honest clients.
 
 usage: python benchmarks/recovery_incidents.py [--results FILE] [--first-seed N] [--most N] [--table]
 
-Each incident: 20 clients × 300 examples, 30 rounds of 5 local epochs, an MLP, recorded with Compact(4); the
-attackers are named exactly, not since when. Crossed are when they attack, how, the data set and how its
-examples are spread; how many they are and the seed are drawn. Incidents come in a drawn order, so that the
-first N of them are a sample of all. One line of JSON per incident; an interrupted run resumes after the last
-whole one. Fresh answers draw other batches than the history's, and those of the retraining others again: the
-distance of replay and retraining contains what two retrainings differ by. Where recovery ends more than two
-points of ASR above the retraining or of accuracy below it, two more retrainings say how far these differ
-among themselves. An attack that leaves an ASR of 10% or less did not work; nothing is recovered there.
+Each incident: 20 clients × 300 examples, 30 rounds of 5 local epochs, an MLP, recorded with Compact(4).
+Exactly the attackers are named, but not the round in which they started. All combinations of timing, attack,
+data set and partition are run; the number of attackers and the seed are drawn. Incidents come in a drawn
+order, so that the first N of them are a sample of all. One line of JSON per incident; an interrupted run
+resumes after the last complete one.
+
+Fresh answers draw other batches than the history's, and the retraining draws others again, so the distance of
+replay and retraining includes the usual difference between two retrainings. If recovery ends more than two
+points of ASR above the retraining, or of accuracy below it, two more retrainings show how much these differ
+from each other. An attack that leaves an ASR of 10% or less did not work, so nothing is recovered.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ TIMES = {
     "burst": ["attack.rounds=['18-21']"],
     "half participation": ["clients.share=0.5"],
 }
-BOOSTS = {0.05: 10.0, 0.1: 5.0, 0.25: 3.0, 0.5: 2.0}  # the fewer, the louder, or nobody hears them
+BOOSTS = {0.05: 10.0, 0.1: 5.0, 0.25: 3.0, 0.5: 2.0}  # few attackers need a larger boost
 ATTACKS = {
     "boosted": ["attack.name=backdoor", "attack.settings.boost={boost}"],
     "unboosted": ["attack.name=backdoor"],
@@ -60,7 +62,7 @@ ATTACKS = {
 }
 SPREADS = ("iid", "dirichlet 0.5", "dirichlet 0.1")
 DATA = ("mnist", "fashion-mnist")
-WORKED = 0.1  # above retraining's ASR: else there was nothing to remove
+WORKED = 0.1  # above retraining's ASR; otherwise there was nothing to remove
 CLOSE = 0.02  # points of ASR above retraining's, of accuracy below it
 FIRST_SEED = 2000
 
@@ -92,7 +94,7 @@ class Incident:
 
 
 def incidents(first_seed: int = FIRST_SEED) -> list[Incident]:
-    """All of them, in a drawn order."""
+    """Return all incidents in a drawn order."""
     crossed = list(product(TIMES, ATTACKS, DATA, SPREADS))
     rng = rng_for(0, "incidents")
     fractions = rng.choice(list(BOOSTS), size=len(crossed)).tolist()
@@ -102,7 +104,7 @@ def incidents(first_seed: int = FIRST_SEED) -> list[Incident]:
 
 
 def run_incident(incident: Incident) -> dict[str, Any]:
-    """Train, recover by the defaults, train again; what came out of each."""
+    """Train, recover with the defaults, retrain; return the results of each."""
     setup = prepare(load_config("paper-mnist", incident.settings()), workers=0)
     with tempfile.TemporaryDirectory() as place:
         with open_for_training(setup, Path(place) / "h", resume=False) as history:
@@ -153,7 +155,7 @@ def quality(setup: Setup, model: Vector) -> dict[str, float | None]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown: all incidents whose attack worked, then by each axis; what does not hold, by name."""
+    """Return markdown: the incidents with a successful attack, all and by each axis, then the exceptions."""
     worked = [row for row in rows if "retrained" in row and _above(row) > WORKED]
     lines = [
         f"{len(rows)} incidents; the attack worked in {len(worked)} of them (ASR more than "
@@ -221,7 +223,7 @@ def _short(row: dict[str, Any]) -> float:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines; what a killed run left of another is cut off."""
+    """Return the complete lines; an incomplete last line of a killed run is cut off."""
     if not path.exists():
         return []
     whole = path.read_bytes()
@@ -234,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/incidents.jsonl"))
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
-    parser.add_argument("--most", type=int, default=None, help="incidents, the first of the drawn order")
+    parser.add_argument("--most", type=int, default=None, help="number of incidents, in the drawn order")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     arguments.results.parent.mkdir(parents=True, exist_ok=True)

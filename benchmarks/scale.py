@@ -2,12 +2,11 @@
 
 usage: python benchmarks/scale.py [--minutes M] [--table]
 
-One row per size, CPU seconds of the process (threads included: a busy machine changes them little) and
-bytes. ``record`` is the sum over all rounds; ``open``, ``plan`` and ``detect`` are the first of a fresh
-process each. Updates share a direction, as those of honest clients do; a tenth of the clients sends longer
-ones from a third of the training on. Every size is a process of its own. An exponent is the slope of a line
-through the logarithms of cost and size: over all sizes, and through the last two, where what does not grow
-counts least.
+One row per size: CPU seconds of the process (threads included; a busy machine changes them little) and bytes.
+``record`` is the sum over all rounds; ``open``, ``plan`` and ``detect`` are each the first call in a new
+process. Updates share a direction, like those of honest clients; a tenth of the clients sends longer ones
+after a third of the training. Every size has its own process. An exponent is the slope of a line through the
+logarithms of cost and size: through all sizes, and through the last two, where constant costs matter least.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def recorded(place: Path, participants: int, rounds: int, parameters: int, kept:
 
 
 def used(place: Path) -> dict[str, float]:
-    """CPU seconds of opening, planning and detecting, and the most memory that came on top."""
+    """Return the CPU seconds of opening, planning and detecting, and the additional peak memory."""
     before = _peak()
     marks = [time.process_time()]
     history = History.open(place)
@@ -99,7 +98,7 @@ def _peak() -> int:
 
 
 def measured(participants: int, rounds: int, parameters: int, kept: str) -> dict[str, Any]:
-    """One row, its history recorded and used by a process each."""
+    """Return one row; one process records the history, another uses it."""
     sizes = {"participants": participants, "rounds": rounds, "parameters": parameters, "kept": kept}
     with tempfile.TemporaryDirectory(prefix=".work-", dir=".") as place:
         tasks = (["record", *map(str, sizes.values())], ["use"])

@@ -1,9 +1,10 @@
-"""Of two halves, how often the fall of the server's loss tells the honest one, by how clearly it says so.
+"""If half of the clients attack: how often the fall of the server's loss identifies the honest half.
 
 usage: python benchmarks/sides.py [--minutes M] [--table]
 
-The trainings of benchmarks/detection.py that half of the clients attack: every attack, IID and
-Dirichlet(0.5), seeds 0 to 2, digits and MNIST. Above 0 the t of the difference speaks for the honest half.
+The trainings of benchmarks/detection.py with half of the clients malicious: every attack, IID and
+Dirichlet(0.5), seeds 0 to 2, digits and MNIST. A t above 0 favours the honest half; the table groups the
+trainings by |t|.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BOUNDS = (0, 1, 3, 6, 10, float("inf"))  # of |t|
 
 
 def clearness(data: str, attack: str, spread: str, seed: int) -> float:
-    """t for the honest half."""
+    """Return t for the honest half."""
     setup = attacked(attack, 0.5, spread, seed, data=data)
     honest = set(setup.honest.clients) - setup.attackers.clients
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
@@ -41,7 +42,7 @@ def cells() -> Iterator[Cell]:
 
 
 def table() -> str:
-    """For each stretch of |t|: in how many trainings it was so clear, and in how many right."""
+    """Return, per range of |t|, the number of trainings, and in how many the honest half was identified."""
     lines = [
         "| t | " + " | ".join(f"{data}: right, of" for data in DATA) + " |",
         "|---|" + "---|" * len(DATA),

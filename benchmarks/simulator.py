@@ -1,20 +1,20 @@
-"""How fast the simulator trains clients, beside other frameworks and what a clever user writes by hand.
+"""How fast the simulator trains clients, compared with other frameworks and with programs written by hand.
 
-    sh benchmarks/peers.sh ~/peers                        # once; what does not install is left out
+    sh benchmarks/peers.sh ~/peers                        # once; what cannot be installed is left out
     python benchmarks/simulator.py --peers ~/peers        # MLP and CNN, one core and two
     python benchmarks/simulator.py --peers ~/peers --model mlp --epochs 1 --clients 100
     python benchmarks/simulator.py --model own            # a user's own module, fedcrab against a bare loop
 
-Every contestant trains the same 20 clients of 600 MNIST images (random ones without FEDCRAB_DATA) with the
-same settings. `lean_jax` and `lean_torch` are no frameworks: some dozen lines each, tuned for this trial.
-More than 100 clients draw images again; with `--dense` no pixel is 0.
+Every program trains the same 20 clients with 600 MNIST images each (random ones without FEDCRAB_DATA) and the
+same settings. `lean_jax` and `lean_torch` are not frameworks but a few dozen lines each, tuned for this
+comparison. With more than 100 clients, images are drawn repeatedly; with `--dense` no pixel is 0.
 
-All are started first and do a round that does not count; then they take turns, round by round, so that each
-sees the same machine within seconds. `fedcrab is` is the median over the turns of what fedcrab did in a turn
-over what the other did in the same turn on as many cores, with its quartiles; in the last column both are
-counted in seconds of processor time, on all cores together. `first` is how many seconds passed from the
-start of the process to the end of the first round. A second table has each contestant at its best setting.
-One whose model has not learned, or that fails, is not counted and is named.
+All programs are started first and run a round that does not count. Then they take turns, round by round, so
+that all run under the same conditions within seconds. `fedcrab is` is fedcrab's rate divided by the other's
+in the same turn on as many cores: the median over the turns, with quartiles. The last column is the same in
+seconds of processor time on all cores together. `first` is the time in seconds from the start of the process
+to the end of the first round. A second table shows each program at its best setting. A program that fails, or
+whose model has not learned, is not counted, and is named.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TESTED = 2000
 
 
 def write_data(folder: Path, clients: int, examples: int, *, dense: bool) -> None:
-    """The clients' examples, and some to test on."""
+    """Write the clients' examples, and some test examples."""
     x, y, test_x, test_y = _mnist(clients * examples) if os.environ.get("FEDCRAB_DATA") else _made_up()
     if dense:
         x, test_x = (x + np.float32(0.1)) / np.float32(1.1), (test_x + np.float32(0.1)) / np.float32(1.1)
@@ -65,7 +65,7 @@ def _made_up() -> tuple[np.ndarray, ...]:
 
 
 def compete(model: str, options: argparse.Namespace, folder: Path) -> tuple[Rates, Rates, dict]:
-    """Samples per second and per core second of every turn of each, and the seconds of its first round."""
+    """Return the samples per second and per core second of every turn, and the seconds of the first round."""
     settings = {
         "data": str(folder),
         "model": model,
@@ -88,7 +88,7 @@ def compete(model: str, options: argparse.Namespace, folder: Path) -> tuple[Rate
 
 
 def learned(model: str, contestant: Contestant[object]) -> bool:
-    """Whether it counts; says so if not."""
+    """Return whether a program counts; print the reason if it does not."""
     problem = contestant.problem
     if contestant.result and contestant.result["accuracy"] < LEARNED:
         problem = f"has not learned: accuracy {contestant.result['accuracy']:.2f}"
@@ -103,14 +103,14 @@ def main() -> None:
     )
     parser.add_argument("--peers", type=Path, default=Path("no-peers"), help="folder made by peers.sh")
     parser.add_argument("--model", action="append", choices=list(EPOCHS), help="default: mlp and cnn")
-    parser.add_argument("--only", action="append", default=[], help="this contestant; may be repeated")
-    parser.add_argument("--cores", type=int, choices=(1, 2), help="on so many only")
-    parser.add_argument("--turns", type=int, default=30, help="rounds that count, of each contestant")
+    parser.add_argument("--only", action="append", default=[], help="only this program; can be repeated")
+    parser.add_argument("--cores", type=int, choices=(1, 2), help="only on this number of cores")
+    parser.add_argument("--turns", type=int, default=30, help="rounds that count, per program")
     parser.add_argument("--epochs", type=int, default=0, help="local epochs; default 5, for the CNN 2")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--examples", type=int, default=600, help="per client")
     parser.add_argument("--dense", action="store_true", help="no pixel is 0")
-    parser.add_argument("--prefix", default="", help="a command to run each contestant under, such as flock")
+    parser.add_argument("--prefix", default="", help="a command that runs each program, such as flock")
     options = parser.parse_args()
     if options.turns < 2:
         parser.error("quartiles need two turns or more")

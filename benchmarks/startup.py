@@ -1,10 +1,10 @@
-"""How long a person waits: CPU seconds of every `--help`, seconds to the first output of every command.
+"""How long a person waits: CPU seconds of every `--help`, and seconds to the first output of every command.
 
 usage: python benchmarks/startup.py [--repeats 5] [--keep DIR]
 
-Every command runs on a terminal of its own, on a history of the embedded digits (eight rounds) and a recovery
-of it. A command is stopped once it has printed something. The modules are compiled first, as pip does when it
-installs them. Ends with an error where a median is above the bound.
+Every command runs on its own terminal, with a history of the embedded digits (eight rounds) and a recovery of
+it. It is stopped after its first output. The modules are compiled first, as pip does when it installs them.
+Ends with an error if a median is above its bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HELP, IMPORT, FIRST = 0.4, 0.25, 1.0  # seconds
 FEDCRAB = (sys.executable, "-m", "fedcrab")
 DATA = "train digits --history history --set rounds=8 --set attack.fraction=0.2"
 MARKED = "--malicious 1,2"
-RUNS = {  # on what `prepared` made
+RUNS = {  # in the directory that `prepared` fills
     "demo": "demo --out shown",
     "train": "train digits --history other --set rounds=8",
     "show": "show history",
@@ -50,7 +50,7 @@ SUITE = 'methods = ["crab-hardened"]\nset = {rounds = 4}\n'
 
 
 def prepared(place: Path) -> None:
-    """A history, a recovery, a key and a suite."""
+    """Create a history, a recovery, a key and a suite."""
     (place / "suite.toml").write_text(SUITE)
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", place / "key.pem"], check=True)
     for line in (DATA, f"recover history {MARKED} --method crab-hardened --out recovered"):
@@ -58,7 +58,7 @@ def prepared(place: Path) -> None:
 
 
 def cpu_seconds(command: tuple[str, ...], place: Path) -> float:
-    """User and system seconds of a process and what it started."""
+    """Return the user and system seconds of a process and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, cwd=place, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -66,7 +66,7 @@ def cpu_seconds(command: tuple[str, ...], place: Path) -> float:
 
 
 def first_output(line: str, place: Path) -> tuple[float, float]:
-    """Seconds, and CPU seconds, until a command prints its first byte on a terminal; then it is stopped."""
+    """Return seconds and CPU seconds until a command prints its first byte on a terminal; then stop it."""
     ours, theirs = pty.openpty()
     begun = time.perf_counter()
     command = [*FEDCRAB, *line.split()]

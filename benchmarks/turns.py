@@ -1,7 +1,7 @@
-"""Contestants as processes that take turns: each does one round and waits until all others have done theirs.
+"""Programs that take turns as processes: each runs one round and waits until all others have run theirs.
 
-So every one sees the same machine within seconds, whatever else it does meanwhile; a contestant that waits
-for its turn sleeps. What they say is in contestants/trial.py.
+So all of them run under the same conditions within seconds, whatever else the machine does. A program that
+waits for its turn sleeps. The messages that they exchange are in contestants/trial.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Name = TypeVar("Name")
 
 @dataclass
 class Contestant(Generic[Name]):
-    """A process under way, or the problem that ended it."""
+    """A running process, or the problem that ended it."""
 
     name: Name
     process: subprocess.Popen[str]
@@ -35,15 +35,15 @@ class Contestant(Generic[Name]):
         return self.result is None and self.problem is None
 
     def turn(self) -> None:
-        """Let it do a round."""
+        """Let it run a round."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone; listening tells
+        with suppress(BrokenPipeError):  # it has ended; `listen` reports this
             self.process.stdin.write("\n")
             self.process.stdin.flush()
         self.listen()
 
     def listen(self) -> None:
-        """Until it has done a round, or reports, or is gone."""
+        """Wait until it has run a round, has reported, or has ended."""
         assert self.process.stdout is not None
         late = Timer(LONGEST, self.process.kill)
         late.start()
@@ -66,7 +66,7 @@ class Contestant(Generic[Name]):
 
 
 def start(name: Name, command: Sequence[str], environment: Mapping[str, str]) -> Contestant[Name]:
-    """Start a contestant and let it do its first round, the one that does not count."""
+    """Start a program and let it run its first round, which does not count."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the contestant
     process = subprocess.Popen(
         command,
@@ -82,7 +82,7 @@ def start(name: Name, command: Sequence[str], environment: Mapping[str, str]) ->
 
 
 def take_turns(contestants: Sequence[Contestant[Name]], said: Callable[[int], None]) -> None:
-    """Round by round, until all have reported or are gone; ``said`` is told how many turns are done."""
+    """Run round by round until all have reported or ended; ``said`` gets the number of finished turns."""
     turns = 0
     while any(each.going for each in contestants):
         for each in contestants:
@@ -96,5 +96,5 @@ def take_turns(contestants: Sequence[Contestant[Name]], said: Callable[[int], No
 
 
 def tell(turns: int) -> None:
-    """One line that counts."""
+    """Print the count on one line."""
     print(f"\r{turns} turns", end="", file=sys.stderr, flush=True)

@@ -1,13 +1,13 @@
-"""Attackers whom nobody found: the corrected replay beside training again by the same rule.
+"""Undetected attackers: the corrected replay beside retraining with the same rule.
 
 usage: python benchmarks/undetected.py [--results FILE] [--first-seed N] [--most N] [--table]
 
-20 clients × 300 examples, 30 rounds of 5 local epochs, an MLP on MNIST, recorded with Compact(4). Five plant
-a backdoor, three of them are named, two stay in the fleet and go on when they are asked. `liar`: boosted, and
-one of the two sends whatever it likes when it is asked, its poisoned update ten times as long. Training was
-by the mean; both recoveries by the mean or by the trimmed mean. Where replay ends more than 5 points of ASR
-above training again, three more of each, with other batches, say how far these differ among themselves. One
-line of JSON per training, the last of a training counts; an interrupted run resumes.
+20 clients × 300 examples, 30 rounds of 5 local epochs, an MLP on MNIST, recorded with Compact(4). Five
+clients plant a backdoor; three of them are named, two stay and continue to attack when they are asked.
+`liar`: boosted, and one of the two sends its poisoned update ten times as long when it is asked. The training
+uses the mean; both recoveries use the mean or the trimmed mean. If replay ends more than 5 points of ASR
+above retraining, three more of each, with other batches, show how much these differ from each other. One line
+of JSON per training (the last line counts); an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ATTACKS = {
 SPREADS = ("iid", "dirichlet 0.3")
 RULES = {"mean": Aggregation(), "trimmed mean": Aggregation(name="trimmed-mean", settings={"trim": 2})}
 NAMED, SEEDS, LOUDER = 3, 3, 10.0
-CLOSE = 0.05  # points of ASR above that of training again
+CLOSE = 0.05  # ASR above that of retraining
 MORE = {"replay": (6, 7, 8), "retrain": (3, 4, 5)}  # the batches of further recoveries
 
 
 @dataclass(frozen=True, slots=True)
 class LyingFleet:
-    """The same clients, one of whom sends its update so much longer."""
+    """The same clients, but one of them multiplies its update."""
 
     fleet: Fleet
     liar: ClientId
@@ -61,12 +61,12 @@ class LyingFleet:
 
 
 def trainings(first_seed: int) -> list[tuple[str, str, int]]:
-    """All of them: every attack and spread once, then with the next seed."""
+    """Return all trainings: every attack and spread once, then again with the next seed."""
     return [(a, s, first_seed + n) for n, s, a in product(range(SEEDS), SPREADS, ATTACKS)]
 
 
 def run_training(attack: str, spread: str, seed: int) -> dict[str, Any]:
-    """Train, recover by each rule, train again by each."""
+    """Train, then recover and retrain with each rule."""
     changes = [f"seed={seed}", "data.name=mnist", "attack.fraction=0.25", *COMMON, *ATTACKS[attack]]
     if spread != "iid":
         amount = spread.removeprefix("dirichlet ")
@@ -112,7 +112,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown: one row per attack, spread and rule."""
     lines = [
         "| attack, spread | rule | poisoned ASR % | retrain TA / ASR % | replay TA / ASR % | "
-        "ASR above training again's, each seed | client-rounds % |",
+        "ASR above retraining's, per seed | client-rounds % |",
         "|---|---|---|---|---|---|---|",
     ]
     for attack, spread in product(ATTACKS, SPREADS):
@@ -120,7 +120,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         lines += [f"| {attack}, {spread} | {rule} | {_line(group, rule)} |" for rule in RULES if group]
     above = [_over(row, rule) for row in rows for rule in RULES]
     close = sum(over <= CLOSE for over in above)
-    lines += ["", f"{close} of {len(above)} recoveries end at most 5 points of ASR above training again."]
+    lines += ["", f"{close} of {len(above)} recoveries end at most 5 points of ASR above retraining."]
     lines += [_again(row, rule) for row in rows for rule in RULES if "more" in row[rule]]
     return "\n".join(lines)
 
@@ -140,7 +140,7 @@ def _line(group: Sequence[dict[str, Any]], rule: str) -> str:
 
 
 def _again(row: dict[str, Any], rule: str) -> str:
-    """What came out of each repetition, the first being that of the table."""
+    """Return the ASR of each repetition; the first is that of the table."""
     found = row[rule]
     told = []
     for method in MORE:
@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/undetected.jsonl"))
     parser.add_argument("--first-seed", type=int, default=3000)
-    parser.add_argument("--most", type=int, default=None, help="trainings, the first of them")
+    parser.add_argument("--most", type=int, default=None, help="number of trainings, from the first on")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     rows = {(row["attack"], row["spread"], row["seed"]): row for row in read(arguments.results)}

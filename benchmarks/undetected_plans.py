@@ -42,11 +42,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "crab-paper": ("crab-paper", CRAB),
 }
 BOOSTS, SUPPOSED = (1.0, 3.0), (0.0, 0.05, 0.1, 0.2)
-FLEETS, LATE = (20, 100), 12  # clients, and the round from which on they attack
+FLEETS, LATE = (20, 100), 12  # numbers of clients, and the first attacked round
 
 
 def unfound(boost: float, spread: str, seed: int) -> dict[str, Any]:
-    """Three of five are named; every method by every rule."""
+    """Run one training with three of five attackers named; recover with every method and rule."""
     setup = attacked("backdoor", 0.25, spread, seed, more=[f"attack.settings.boost={boost}"])
     named = sorted(setup.attackers.clients)[:3]
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
@@ -63,7 +63,7 @@ def unfound(boost: float, spread: str, seed: int) -> dict[str, Any]:
 
 
 def late(clients: int, spread: str, seed: int) -> dict[str, Any]:
-    """All attackers are named and attack late: what it costs to allow for more."""
+    """Run one training with a late attack and all attackers named: what does allowing for more cost?"""
     more = ["attack.settings.boost=3.0", f"attack.start={LATE}", f"clients.count={clients}"]
     setup = attacked("backdoor", 0.1, spread, seed, more=more)
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
@@ -73,7 +73,7 @@ def late(clients: int, spread: str, seed: int) -> dict[str, Any]:
 
 
 def supposed(history: History, named: list[str]) -> dict[str, Any]:
-    """The plans that allow for these shares of undetected attackers."""
+    """Return the plans that allow for these shares of undetected attackers."""
     plans = [plan(history, named, AS_STORED["beta"], unfound=share) for share in SUPPOSED]
     return {
         "back to": {str(p.unfound): p.rollback_round for p in plans},
@@ -92,7 +92,7 @@ def cells() -> Iterator[Cell]:
 
 
 def groups() -> Iterator[tuple[str, Cells]]:
-    """The runs that differ in nothing but the seed."""
+    """Yield the runs that differ only in the seed."""
     for boost in BOOSTS:
         for spread in SPREADS:
             stored = read(RESULTS, f"unfound-{spread}")
@@ -117,13 +117,13 @@ def _row(where: str, rule: str, group: Cells) -> str:
 
 
 def _over(rule: str, name: str, group: Cells) -> str:
-    """ASR above that of training again, in points, of each seed."""
+    """Return, per seed, the points of ASR above that of retraining."""
     pairs = [(cell[f"{rule}; {name}"]["asr"], cell[f"{rule}; retrain"]["asr"]) for cell in group]
     return ", ".join(f"{100 * (ours - again):+.1f}" for ours, again in pairs)
 
 
 def supposed_table() -> str:
-    """Where the plan goes back to, and at what share of training again's client-rounds."""
+    """Return the rounds that the plans go back to, and their share of retraining's client-rounds."""
     head = "|".join(f"{share:.0%} supposed: back to|cost" for share in SUPPOSED)
     lines = [f"|training|{head}|", "|---" * (1 + 2 * len(SUPPOSED)) + "|"]
     lines += [_plans(f"20 clients, boost {where}", group) for where, group in groups()]

@@ -1,12 +1,12 @@
-"""Attacks on what the model is for: whom the ledger names, and whom `detect` names with what clients teach.
+"""Attacks on the model's own task: who the ledger names, and who `detect` names with what clients teach.
 
 usage: python benchmarks/unlearning.py [--minutes M] [--results FILE] [--table]
 
 20 clients, 20 rounds, 200 examples per client, MLPs, Compact(4); Dirichlet 0.1 and 0.5; 10, 25 and 40%
-malicious. Seeds from 8600 on; thresholds were set on seeds 5300 to 5600. `before` is the ledger's detector
-alone with its threshold of 2.1, `ledger` with 2.5, `detect` with the second look and those who make the model
-unlearn (no audit: these attacks plant nothing). One line of JSON per training; an interrupted run resumes.
-Needs the image sets (FEDCRAB_DATA).
+malicious. Seeds start at 8600; thresholds were set on seeds 5300 to 5600. `before` is the ledger's detector
+alone with its threshold of 2.1, `ledger` the same with 2.5, and `detect` adds the second look and the clients
+that make the model unlearn (no audit: these attacks plant nothing). One line of JSON per training; an
+interrupted run resumes. Needs the image sets (FEDCRAB_DATA).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Row = dict[str, Any]
 
 
 def trainings() -> Iterator[tuple[str, str, str, float, int]]:
-    """Data, attack, spread, fraction, seed."""
+    """Yield data, attack, spread, fraction and seed."""
     for i, (fraction, spread, attack) in enumerate(product(FRACTIONS, SPREADS, ATTACKS)):
         yield ("mnist", "fashion-mnist")[i % 2], attack, spread, fraction, FIRST + i
 
 
 def attacked(data: str, attack: str, spread: str, fraction: float, seed: int) -> Setup:
-    """A training that is attacked, with data as uneven as Dirichlet's concentration says."""
+    """Return an attacked training; ``spread`` is the concentration of Dirichlet's distribution."""
     dirichlet = f"{{name='dirichlet', settings={{concentration={spread}}}}}"
     changes = [f"seed={seed}", "model=mlp", "rounds=20", f"data.name={data}", "data.probe=1000"]
     changes += ["data.examples_per_client=200", "local.batch=32", "local.learning_rate=0.05"]
@@ -57,7 +57,7 @@ def attacked(data: str, attack: str, spread: str, fraction: float, seed: int) ->
 
 
 def examine(data: str, attack: str, spread: str, fraction: float, seed: int) -> Row:
-    """One training; whom each way names."""
+    """Run one training; return the clients that each way names."""
     setup = attacked(data, attack, spread, fraction, seed)
     with TemporaryDirectory(dir=MEMORY) as folder:
         with open_for_training(setup, Path(folder) / "h", resume=False) as history:
@@ -81,7 +81,7 @@ def examine(data: str, attack: str, spread: str, fraction: float, seed: int) -> 
 
 
 def table(rows: list[Row]) -> str:
-    """Precision / recall in % of each way, over all clients of the trainings of an attack."""
+    """Return precision / recall in % of each way, over all clients of the trainings of an attack."""
     lines = [f"| attack | spread | trainings | {' | '.join(WAYS)} |", "|---|---|---|---|---|---|"]
     for attack, spread in product(ATTACKS, SPREADS):
         some = [r for r in rows if (r["attack"], r["spread"]) == (attack, spread)]
@@ -98,7 +98,7 @@ def _right(rows: list[Row], way: str) -> str:
 
 
 def main() -> None:
-    """Make the trainings that are missing, then print the table."""
+    """Run the missing trainings, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--minutes", type=float, default=1e9)
@@ -112,7 +112,7 @@ def main() -> None:
         if training[-1] in done:
             continue
         if time.monotonic() > until:
-            print("there is more to do; the same command resumes")
+            print("some trainings are missing; the same command resumes")
             break
         row = examine(*training)
         with arguments.results.open("a") as file:

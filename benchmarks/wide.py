@@ -1,11 +1,11 @@
-"""Many clients: what those cost that are not asked, whether the rate holds, and what memory is taken.
+"""Many clients: what clients cost that are not asked, whether the rate stays the same, and memory.
 
     FEDCRAB_DATA=... python benchmarks/wide.py [asked] [rate] [memory]
 
-`asked`: two fleets with the CNN take turns, one of 10,000 clients of which 100 are drawn in each round, one
-of 100 in all, each with as many examples. `rate`: the MLP with 20, 200 and 1,000 clients of 600 images
-(drawn again and again from MNIST's 60,000), all asked in every round, five epochs, taking turns; the last
-with the default cache and with 512 MB. `memory`: 10,000 clients with softmax regression, all asked.
+`asked`: two fleets with the CNN take turns. One has 10,000 clients and draws 100 in each round, the other has
+100 clients in total; all have the same number of examples. `rate`: the MLP with 20, 200 and 1,000 clients of
+600 images (drawn repeatedly from MNIST's 60,000), all asked in every round, five epochs, in turns; the last
+one with the default cache and with 512 MB. `memory`: 10,000 clients with softmax regression, all asked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MANY, ASKED, ROUNDS = 10_000, 100, 8
 
 
 def memory(fleet: SimulatedFleet) -> tuple[float, float]:
-    """Gigabytes: the largest resident set of a process, and all of them with shared pages counted once."""
+    """Return gigabytes: the largest resident set of a process, and of all, with shared pages counted once."""
     assert fleet._plant.workers is not None
     pids = [os.getpid(), *(worker.process.pid for worker in fleet._plant.workers._started)]
     lines = [Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() for pid in pids]
@@ -37,7 +37,7 @@ def memory(fleet: SimulatedFleet) -> tuple[float, float]:
 
 
 def asked(mnist: Dataset) -> None:
-    """What 9,900 clients cost that are not asked."""
+    """Measure what 9,900 clients cost that are not asked."""
     parts = iid(mnist.train_y, clients=MANY, seed=0)
     rng = np.random.default_rng(0)
     times: dict[int, list[float]] = {MANY: [], ASKED: []}
@@ -61,7 +61,7 @@ def asked(mnist: Dataset) -> None:
 
 
 def rate(mnist: Dataset) -> None:
-    """The MLP's rate with more and more clients."""
+    """Measure the MLP's rate with more and more clients."""
     examples = np.random.default_rng(0).integers(0, len(mnist.train_y), (1000, 600))
     local = LocalTraining(learning_rate=0.05, epochs=5)
     settings = [(20, None), (200, None), (1000, None), (1000, 512)]
@@ -89,7 +89,7 @@ def rate(mnist: Dataset) -> None:
 
 
 def small_model(mnist: Dataset) -> None:
-    """What 10,000 clients take that are all asked."""
+    """Measure time and memory of 10,000 clients that are all asked."""
     local = LocalTraining(epochs=5, batch=8)
     parts = iid(mnist.train_y, clients=MANY, seed=0)
     with SimulatedFleet(mnist, parts, "softmax", seed=0, local=local) as fleet:
@@ -102,7 +102,7 @@ def small_model(mnist: Dataset) -> None:
         together = memory(fleet)[1]
     held, data = updates.vectors.nbytes / 2**30, mnist.train_x.nbytes / 2**30
     print(f"{MANY:,} clients, all asked: {median(taken):.2f} s per round, all together {together:.2f} GB,")
-    print(f"of which updates {held:.2f} GB and the data set, twice, {2 * data:.2f} GB")
+    print(f"including {held:.2f} GB of updates and {2 * data:.2f} GB for two copies of the data set")
 
 
 TRIALS: dict[str, Callable[[Dataset], None]] = {"asked": asked, "rate": rate, "memory": small_model}
