@@ -19,7 +19,7 @@ Rows = NDArray[np.float64]
 
 
 def sybils(fleet: Fleet, attackers: Attackers) -> Fleet:
-    """Return ``evade`` with an own part per attacker, as long as the common part; these cancel in the mean."""
+    """Return ``evade`` with an own part per attacker, as long as the common part; these parts cancel."""
     shared = evade(fleet, attackers)
 
     def craft(scene: RoundView) -> Rows:

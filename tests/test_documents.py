@@ -250,7 +250,7 @@ def test_the_table_of_scale_is_what_its_command_prints() -> None:
 def test_the_figures_of_the_readme_are_those_of_the_documents() -> None:
     """Recovery by its defaults, and the simulator beside its peers."""
     told = (ROOT / "README.md").read_text()
-    row = next(line for line in told.splitlines() if line.startswith("| recovery by the defaults"))
+    row = next(line for line in told.splitlines() if line.startswith("| recovery with the defaults"))
     measured = row.split(" | ")[1].replace(" %", "")
     whole = next(
         line for line in (ROOT / "docs" / "recovery.md").read_text().splitlines() if "| all |" in line
