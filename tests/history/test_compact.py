@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedcrab import Compact, ConfigError, DamagedError, Everything, Field, History, Layout, Round, Selective
-from fedcrab.history.compact import BLOCK, Packing
+from fedcrab.history.compact import Packing
+from fedcrab.history.quantise import BLOCK, levels
 from fedcrab.seeds import rng_for
 from recover.scenes import Answering, record
 
@@ -46,10 +47,69 @@ def test_it_equals_the_naive_version(bits: int, seed: int, size: int, scale: flo
     row = (scale * rng_for(seed, "row").normal(size=size)).astype(np.float32)
     packing = Packing(Layout.flat(size), bits)
     found, wanted = packing.unpack(packing.pack(row[None]))[0], naive(row, bits)
-    step = np.abs(row).max() / packing.levels
+    step = np.abs(row).max() / levels(bits)
     # x/s is computed in float32 here: a number half-way between two codes may take either
     ties = np.abs(found - wanted) > 1e-5 * np.abs(row).max()
     np.testing.assert_allclose(np.abs(found - row)[ties], np.abs(wanted - row)[ties], atol=1e-4 * step)
+
+
+def naive_bytes(row: np.ndarray, bits: int) -> bytes:
+    """One block after the other, as the format has it, with the same float types."""
+    top, padded = 2 ** (bits - 1) - 1, np.zeros(-(-len(row) // BLOCK) * BLOCK, np.float32)
+    padded[: len(row)] = row
+    largest = float(np.abs(row).max())
+    largest = largest if largest >= 2.0**-100 else 0.0
+    scales, codes, squares, steps = [], [], [], []
+    for block in padded.reshape(-1, BLOCK):
+        share = float(np.abs(block).max()) / (largest * top) if largest else 0.0
+        scales.append(np.float16(share))
+        if float(scales[-1]) < share:
+            scales[-1] = np.nextafter(scales[-1], np.float16(2))
+        steps.append(float(scales[-1]) * largest)
+        scaled = block * np.float32(1 / steps[-1] if steps[-1] else 0)
+        codes += [int(code) + top for code in np.rint(scaled)]
+        squares.append(np.float64(np.matmul(scaled - np.rint(scaled), scaled - np.rint(scaled))))
+    error = np.sqrt(np.matmul(squares, np.square(steps))) + largest * 2.0**-22 * np.sqrt(len(row))
+    error = float(error if largest else np.linalg.norm(row.astype(np.float64)))
+    most = np.finfo(np.float32).max
+    stored = np.nextafter(np.float32(min(error * (1 + 1e-5), float(most))), most) if error else np.float32(0)
+    text = "".join(f"{code:0{bits}b}" for code in codes)
+    return (
+        np.array([largest, stored], "<f4").tobytes()
+        + np.array(scales, "<f2").tobytes()
+        + int(text, 2).to_bytes(len(text) // 8, "big")
+    )
+
+
+def odd_rows(size: int) -> np.ndarray:
+    """Rows that are easy to get wrong: zeros, constants, huge and tiny numbers, -0.0, half steps."""
+    normal = rng_for(size, "odd").normal(size=size)
+    where = np.arange(size)
+    rows = [
+        normal,
+        normal * 1e-3 ** (where // BLOCK),
+        normal * 1e37,
+        normal * 2.0**-99,
+        normal * 2.0**-101,
+        normal * 1e-40,
+        where == size - 1,
+        -(where % 2 == 0).astype(float),
+        np.full(size, -0.0),
+        np.where(where % 3, -0.0, 1e-45),
+        np.full(size, 0.1),
+        np.full(size, np.finfo(np.float32).max) * np.where(where % 2, 1, -1e-6),
+        np.where(where < BLOCK, 0, normal),
+        (where % 15 - 7) / 2,
+    ]
+    return np.array(rows, np.float64).astype(np.float32)
+
+
+@some_bits
+@pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 700, 1024])
+def test_the_bytes_are_those_of_the_naive_version(bits: int, size: int) -> None:
+    rows, packing = odd_rows(size), Packing(Layout.flat(size), bits)
+    for row, packed in zip(rows, packing.pack(rows[:5], rows[5:]), strict=True):
+        assert packed.tobytes() == naive_bytes(row, bits)
 
 
 @some_bits
@@ -64,9 +124,9 @@ def test_any_finite_row_comes_back_finite_and_within_half_a_step(bits: int, row:
     largest = float(np.abs(row).max())
     for first in range(0, len(row), BLOCK):
         block = slice(first, first + BLOCK)
-        step = float(np.abs(row[block]).max()) * (1 + 2**-10) + largest * packing.levels * 2.0**-24
+        step = float(np.abs(row[block]).max()) * (1 + 2**-10) + largest * levels(bits) * 2.0**-24
         error = np.abs(found[block] - row[block]).max()
-        assert error <= max(step / packing.levels * (0.5 + 1e-4), 2.0**-100)
+        assert error <= max(step / levels(bits) * (0.5 + 1e-4), 2.0**-100)
     measured, true = packing.errors(packed)[0], np.linalg.norm(found - row)
     assert (
         true <= measured <= true * (1 + 1e-3) + 1e-6 * largest * len(row) ** 0.5 + 2.0**-100 or largest > 1e38
@@ -92,7 +152,7 @@ def test_buffers_are_exact(bits: int) -> None:
     for name in ("mean", "steps"):
         np.testing.assert_array_equal(found[:, places[name]], rows[:, places[name]])
     for name in ("a", "b"):
-        assert 0 < np.abs(found - rows)[:, places[name]].max() < 4 / packing.levels
+        assert 0 < np.abs(found - rows)[:, places[name]].max() < 4 / levels(bits)
 
 
 @some_bits
@@ -105,7 +165,7 @@ def test_rows_packed_together_are_those_packed_alone(
     packing = Packing(Layout.flat(size), bits)
     together = packing.pack(rows[:8], rows[8:])
     monkeypatch.setattr("fedcrab.history.compact.TOGETHER", 1)
-    monkeypatch.setattr("fedcrab.history.compact.AT_ONCE", 2)
+    monkeypatch.setattr("fedcrab.history.quantise.AT_ONCE", 2)
     alone = np.concatenate([packing.pack(row[None]) for row in rows])
     assert together.tobytes() == alone.tobytes()
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.errors import DamagedError, HistoryError
-from fedcrab.history.compact import Bytes, Packing
+from fedcrab.history.compact import Packing
 from fedcrab.history.consistency import stored_problems
 from fedcrab.history.ledger_state import LedgerState
+from fedcrab.history.quantise import Bytes
 from fedcrab.history.selection import Compact
 from fedcrab.history.snapshots import Snapshots
 from fedcrab.types import Updates, Vector

@@ -31,7 +31,8 @@ from fedcrab.types import Layout, ServerState, Vector
 from fedcrab.vectors import Matrix64, Sliced
 
 ENDING = ".safetensors"
-PIECE = 2**17  # numbers written at a time
+PIECE = 2**17  # numbers of a model written at a time
+LARGE_PIECE = 2**20  # bytes of an array written at a time
 HEADER = 2**20  # bytes, far more than the header of a layout needs
 LARGEST_STATE = 2**40  # bytes
 RESERVED = "__metadata__"  # safetensors reserves this name for metadata
@@ -79,6 +80,12 @@ class Snapshots:
         dtype = next(name for name, kind in _DTYPES.items() if array.dtype == kind)
         return self._put(
             _header({name: array.shape}, dtype), _pieces(np.ascontiguousarray(array).reshape(-1))
+        )
+
+    def put_rows(self, name: str, shape: tuple[int, int], rows: Iterable[NDArray[np.uint8]]) -> str:
+        """Write one tensor of bytes whose rows come a few at a time; return its hash."""
+        return self._put(
+            _header({name: shape}, "U8"), (part for some in rows for part in _pieces(some.reshape(-1)))
         )
 
     def put_state(self, state: ServerState) -> str:
@@ -242,8 +249,9 @@ def _after(header: bytes, data: Iterable[Part]) -> Iterator[Part]:
 
 
 def _pieces(flat: NDArray[np.generic]) -> Iterator[Part]:
-    for start in range(0, len(flat), PIECE):
-        yield flat[start : start + PIECE].data.cast("B")
+    items = LARGE_PIECE // flat.itemsize
+    for start in range(0, len(flat), items):
+        yield flat[start : start + items].data.cast("B")
 
 
 def _sums(start: Vector, step: Vector | None) -> Iterator[Part]:

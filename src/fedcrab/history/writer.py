@@ -93,7 +93,8 @@ class RoundMeasurer:
         if isinstance(charter.selection, Compact):
             packing = Packing(charter.layout, charter.selection.bits)
             step = round.aggregate if updates.clients else np.zeros_like(round.start)
-            return self.snapshots.put_array("packed", packing.pack(updates.vectors, step[None]))
+            shape = len(updates.clients) + 1, packing.width
+            return self.snapshots.put_rows("packed", shape, packing.packed(updates.vectors, step[None]))
         if charter.selection.keeps_updates(round.index):
             return self.snapshots.put_array("updates", updates.vectors)
         return None
