@@ -10,7 +10,7 @@ import pytest
 
 from fedcrab import History, plan
 from fedcrab.report import page_clients as carrying
-from fedcrab.report.page_clients import carried
+from fedcrab.report.page_clients import clients_of_page
 from fedcrab.report.page_data import history_data
 from report.in_node import NODE, plans_in_node
 from rollback.test_against_naive import record
@@ -56,7 +56,7 @@ def questions(rng: random.Random, ids: list[str], everyone: int, rounds: int) ->
 
 def compare(history: History, rng: random.Random) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """What plan says and what the page says; all that must be the same is."""
-    clients = carried(history)
+    clients = clients_of_page(history)
     inside = [client for client in history.clients if client in clients.clients]
     everyone, rounds = len(history.clients), len(history.rounds)
     asked = questions(rng, inside, everyone, rounds) if everyone > 1 else []
@@ -96,7 +96,7 @@ def test_with_most_clients_left_out_to_rounding(
     monkeypatch.setattr(carrying, "LEAST_CLIENTS", 6)
     left_out = 0
     for rng, history in histories(tmp_path, seeds):
-        left_out += carried(history).others
+        left_out += clients_of_page(history).others
         for ours, theirs in compare(history, rng):
             assert ours["sensitivity"] == pytest.approx(theirs["sensitivity"], rel=1e-9, abs=1e-30)
             assert ours["threshold"] == pytest.approx(theirs["threshold"], rel=1e-9, abs=1e-30)
@@ -114,7 +114,7 @@ def test_marked_clients_without_room_of_their_own_count_together(
     for rng, history in histories(tmp_path, seeds):
         everyone = list(history.clients)
         marked = rng.sample(everyone, rng.randint(1, max(1, len(everyone) - 1)))
-        clients = carried(history, (), marked)
+        clients = clients_of_page(history, (), marked)
         together += len(clients.together)
         assert {*clients.together} == {*marked} - {*clients.clients}
         for evidence in ("all", "stored"):
@@ -154,7 +154,7 @@ def test_it_is_that_of_plan_many_times(tmp_path: Path) -> None:
 
 def test_what_cannot_be_decided_is_said(tmp_path: Path) -> None:
     history = record(training(rounds=3, clients=2), tmp_path / "h")
-    facts = history_data(history, carried(history))
+    facts = history_data(history, clients_of_page(history))
     settings = {"beta": 0.3, "evidence": "all", "rule": "prefix"}
     asked = [{"malicious": [], **settings}, {"malicious": ["0", "1"], **settings}]
     nobody, everybody = plans_in_node(facts, asked)
@@ -172,5 +172,5 @@ def test_a_client_that_was_only_turned_away(tmp_path: Path) -> None:
             fields = {name: getattr(r, name) for name in Round.__slots__}
             history.record(Round(**{**fields, "rejected": away}))
     question = {"malicious": ["1", "mallory {clients} $&"], "beta": 0.3, "evidence": "all", "rule": "prefix"}
-    (ours,) = plans_in_node(history_data(history, carried(history)), [question])
+    (ours,) = plans_in_node(history_data(history, clients_of_page(history)), [question])
     assert ours["warnings"] == plan(history, **question).to_table()["warnings"]

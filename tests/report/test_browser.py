@@ -277,6 +277,6 @@ def test_five_thousand_clients_with_a_thousand_marked(browser: Any, tmp_path: Pa
         assert ours["sensitivity"] == pytest.approx(theirs["sensitivity"], rel=1e-6)
         assert ours["cost"] == theirs["cost"]
         assert "1,000 of 5,000 clients" in " ".join(page.text("#figures").split())
-        assert "more marked clients have no room of their own" in page.text("#reduced")
+        assert "more marked clients are not shown one by one" in page.text("#reduced")
         told = page.page.locator("#commands").text_content()
         assert {*bad} <= {*re.findall(r"c\d+", told)}

@@ -1,4 +1,4 @@
-"""Output for people: tables, curves, the incident page. Calling the package writes the page."""
+"""Tables, curves and the incident page. ``fedcrab.report(...)`` writes the page."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ def report(
     owner: str = "",
     status: str = "",
 ) -> Path:
-    """Write the incident page of a history or a recovery, one HTML file; returns its path.
+    """Write the incident page of a history or a recovery to one HTML file, and return its path.
 
-    ``source`` is a history, what ``fedcrab.recover`` gave, or the path of either. ``malicious`` are marked
-    when the page opens, each from its round ``since`` on; ``recovered`` is the folder of recoveries to show.
+    ``source`` is a history, the result of ``fedcrab.recover``, or the path of either. The clients in
+    ``malicious`` are marked when the page opens, each from its round in ``since``. ``recovered`` is the
+    folder of recoveries to show. ``title``, ``owner`` and ``status`` are shown at the top of the page.
+    Raises ``ConfigError`` if a marked client is not in the history, and ``HistoryError`` if there is no
+    history or the page cannot be written.
     """
     from fedcrab.report.page import Incident, find, page_data, write_page
 
     if isinstance(source, Recovery):
         source, recovered = source.plan.history, recovered or source.path
-    place = None if recovered is None else Path(recovered)
-    history, found = (source, place) if isinstance(source, History) else find(Path(source), place)
+    folder = None if recovered is None else Path(recovered)
+    history, folder = (source, folder) if isinstance(source, History) else find(Path(source), folder)
     marked = [malicious] if isinstance(malicious, str) else malicious
-    facts = page_data(history, marked, found, since=since, incident=Incident(title, owner, status))
+    facts = page_data(history, marked, folder, since=since, incident=Incident(title, owner, status))
     write_page(Path(out), facts)
     return Path(out)
 

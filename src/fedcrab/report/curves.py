@@ -1,4 +1,4 @@
-"""Curves as pictures: accuracy and attack success during a recovery, and the loss by share of attackers."""
+"""Plots: accuracy and attack success during a recovery, and the loss per share of attackers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fedcrab.experiment.cell_cache import CellCache, Point
 from fedcrab.experiment.matrix import Cell
 from fedcrab.files import file_errors, make_directory
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # told apart by everyone
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # safe for colour blindness
 MARKS = ("o", "s", "^", "D", "v", "P")
 Curve = Sequence[tuple[int, float, float]]  # client-rounds spent so far, accuracy, attack success
 
 
 def draw_curves(path: Path, curves: Mapping[str, Curve], poisoned: tuple[float, float]) -> None:
-    """Accuracy and attack success against the work of the clients, a line a method."""
+    """Plot accuracy and attack success against the work of the clients, one line per method."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -42,8 +42,8 @@ Losses = dict[float, dict[str, list[tuple[int, float]]]]  # share of attackers -
 
 
 def draw_losses(directory: Path, cells: Sequence[Cell], store: CellCache) -> list[Path]:
-    """Draw one picture per data set with results."""
-    with file_errors(f"{directory}: cannot be used"):
+    """Draw one plot per data set with results, and return their files."""
+    with file_errors(f"{directory}: the plots were not written"):
         make_directory(directory.absolute())
     found = losses_of(cells, store)
     for dataset, panels in found.items():
@@ -52,28 +52,28 @@ def draw_losses(directory: Path, cells: Sequence[Cell], store: CellCache) -> lis
 
 
 def losses_of(cells: Sequence[Cell], store: CellCache) -> dict[str, Losses]:
-    """Mean loss over the seeds after each recovery round, by data set, share and method."""
-    gathered: dict[tuple[str, float, str], list[Sequence[Point]]] = {}
+    """Return the mean loss over the seeds after each recovery round, by data set, share and method."""
+    curves_by_key: dict[tuple[str, float, str], list[Sequence[Point]]] = {}
     for cell in cells:
         finished = store.find(cell.key)
         if finished is not None and cell.method.selection is not None:
             labels = dict(cell.labels)
-            place = (str(labels["dataset"]), float(labels["fraction"]), str(labels["method"]))
-            gathered.setdefault(place, []).append(finished.curve)
+            key = (str(labels["dataset"]), float(labels["fraction"]), str(labels["method"]))
+            curves_by_key.setdefault(key, []).append(finished.curve)
     found: dict[str, Losses] = {}
-    for (dataset, fraction, method), curves in gathered.items():
+    for (dataset, fraction, method), curves in curves_by_key.items():
         found.setdefault(dataset, {}).setdefault(fraction, {})[method] = _averaged(curves)
     return found
 
 
 def _averaged(curves: Sequence[Sequence[Point]]) -> list[tuple[int, float]]:
-    """By the number of the recovery round, as long as every seed has one."""
-    points = []
-    for place, together in enumerate(zip(*curves, strict=False), start=1):
-        losses = [loss for _, _, loss, _ in together if loss is not None]
+    """Return (recovery round, mean loss), as long as every seed has that round."""
+    averages = []
+    for number, points in enumerate(zip(*curves, strict=False), start=1):
+        losses = [loss for _, _, loss, _ in points if loss is not None]
         if losses:
-            points.append((place, mean(losses)))
-    return points
+            averages.append((number, mean(losses)))
+    return averages
 
 
 def _draw(path: Path, dataset: str, panels: Mapping[float, Mapping[str, list[tuple[int, float]]]]) -> None:
@@ -99,6 +99,6 @@ def _draw(path: Path, dataset: str, panels: Mapping[float, Mapping[str, list[tup
         ax.grid(alpha=0.25)
     axes[0][0].set_ylabel("loss on the probe set")
     axes[0][-1].legend(fontsize=7)
-    with file_errors(f"{path}: not written"):
+    with file_errors(f"{path}: the plot was not written"):
         figure.savefig(path, dpi=90)
     pyplot.close(figure)

@@ -1,6 +1,6 @@
-"""From a history to one HTML file: gather the facts, put them into the template, write it.
+"""The incident page: collect its data, fill in the template, and write one HTML file.
 
-Nothing is fetched, and no client id can break out of the data.
+The page loads nothing from the network. Client ids are escaped, so that none can end the data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedcrab.history import History
 from fedcrab.history.chain import LEDGER
 from fedcrab.history.signature import check_public
 from fedcrab.recover.folder import history_of, recoveries_in
-from fedcrab.report.page_clients import carried
+from fedcrab.report.page_clients import clients_of_page
 from fedcrab.report.page_data import (
     accuracies,
     detection_facts,
@@ -37,7 +37,7 @@ from fedcrab.rollback.malicious import join_quoted
 from fedcrab.types import ClientId
 
 ASSETS = files("fedcrab.report") / "assets"
-ARITHMETIC = ("arithmetic.js", "plan.js", "unpack.js")  # without a page: these run anywhere
+ARITHMETIC = ("arithmetic.js", "plan.js", "unpack.js")  # need no page
 SCRIPTS = (
     *ARITHMETIC,
     *("dom.js", "times.js", "chart.js", "state.js", "fragment.js", "headline.js", "decision.js"),
@@ -47,23 +47,23 @@ SCRIPTS = (
 
 
 def asset(name: str) -> str:
-    """The text of a file of the page."""
+    """Return the text of a file in ``assets``."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def script() -> str:
-    """All scripts as one, its names its own."""
+    """Return all scripts as one, in a scope of its own."""
     return '(() => {\n"use strict";\n' + "\n".join(asset(name) for name in SCRIPTS) + "})();\n"
 
 
 def embedded(facts: Any) -> str:
-    """JSON that can stand inside a script element: it can neither end it nor open a comment in it."""
+    """Return JSON for a script element; it can neither end the element nor start a comment."""
     text = json.dumps(facts, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def render_page(facts: Any) -> str:
-    """The whole page."""
+    """Return the HTML of the page."""
     style, code = asset("style.css"), script()
     policy = (
         f"default-src 'none'; script-src '{_hash(code)}'; style-src '{_hash(style)}'; "
@@ -78,7 +78,7 @@ def render_page(facts: Any) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a Content-Security-Policy names the one script, or style, that may be there."""
+    """Return the hash by which the Content-Security-Policy allows this one script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
@@ -87,7 +87,7 @@ LONGEST_LABEL = 200
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """How people call the incident, who owns it, and where it stands in their own words."""
+    """The title, owner and status of the incident, as the operator words them."""
 
     title: str = ""
     owner: str = ""
@@ -95,14 +95,14 @@ class Incident:
 
     def __post_init__(self) -> None:
         for name, text in asdict(self).items():
-            if len(text) > LONGEST_LABEL or not all(letter.isprintable() for letter in text):
+            if len(text) > LONGEST_LABEL or not text.isprintable():
                 raise ConfigError(
                     f"{name} must be one line of at most {LONGEST_LABEL} characters, got {text[:40]!r}"
                 )
 
 
 def find(directory: Path, recovered: Path | None = None) -> tuple[History, Path | None]:
-    """The history to report on, and where its recoveries are: ``directory`` may be either."""
+    """Return the history to report on and the folder of its recoveries; ``directory`` may be either."""
     if (directory / LEDGER).exists() or not (found := recoveries_in(directory)):
         return History.open(directory), recovered
     return history_of(directory, found), recovered or directory
@@ -118,11 +118,13 @@ def page_data(
     since: Mapping[ClientId, int] | None = None,
     incident: Incident | None = None,
 ) -> dict[str, Any]:
-    """Everything that the page says, as plain values; ``accuracy`` evaluates the kept models too.
+    """Return all data of the page as plain values.
 
-    Certificates are called signed only where their signature holds for the public ``key``. ``since`` maps a
-    malicious client to its first malicious round, where that is not the first round. What
-    ``audit`` or ``detect`` kept about a trigger is read and shown.
+    ``malicious`` are the clients to mark, and ``since`` maps a client to its first malicious round, if that
+    is not round 0. ``recovered`` is the folder of recoveries. ``accuracy`` evaluates the kept models, which
+    takes time. A certificate counts as signed only if its signature is valid for the public ``key``. The
+    saved result of ``audit`` or ``detect`` is included. Raises ``ConfigError`` if a client is not in the
+    history, and ``DamagedError`` if a file is damaged.
     """
     if key is not None:
         check_public(key)
@@ -131,7 +133,7 @@ def page_data(
     rounds = dict(since or {}) if malicious else (recoveries["since"] if recoveries else {})
     detection = run_detector(history)
     _check(history, malicious)
-    clients = carried(history, suspects_of(detection), marked)
+    clients = clients_of_page(history, suspects_of(detection), marked)
     _check_together(history, [rounds.get(client, 0) for client in clients.together])
     return {
         "version": __version__,
@@ -149,24 +151,24 @@ def page_data(
 
 
 def _check(history: History, malicious: Collection[ClientId]) -> None:
-    """Everybody named took part, or tried to: whether the page has room for them is another matter."""
+    """Raise ConfigError for a client that neither took part in a round nor was rejected from one."""
     rejected = {r.client for entry in history.rounds for r in entry.rejected}
     if unknown := set(malicious) - set(history.clients) - rejected:
         raise ConfigError(f"{history.path}: no client {join_quoted(unknown)} in this history")
 
 
 def _check_together(history: History, rounds: list[int]) -> None:
-    """Marked clients without room of their own are one point in each round, so malicious since one round."""
+    """Raise ConfigError if grouped clients have different ``since``: they are one point per round."""
     if len(set(rounds)) > 1:
         raise ConfigError(
-            f"{history.path}: no room on a page for this many marked clients, each since a round of its own; "
-            "give one round for all, or decide by 'fedcrab plan'"
+            f"{history.path}: too many marked clients for a page with a different --since each; "
+            "give one round for all of them, or use 'fedcrab plan'"
         )
 
 
 def write_page(path: Path, facts: dict[str, Any]) -> int:
-    """One file, whole or absent; gives its size in bytes."""
+    """Write the page atomically, and return its size in bytes."""
     page = render_page(facts).encode()
-    with file_errors(f"{path}: the page is not written"):
+    with file_errors(f"{path}: the page was not written"):
         write_named(path, [page])
     return len(page)

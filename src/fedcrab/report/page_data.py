@@ -1,4 +1,4 @@
-"""What the page knows of a history, as one JSON-able value: arrays in base64, methods, suspects."""
+"""The page's data from a history, for JSON: arrays in base64, methods with their cost, and suspects."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fedcrab.rollback.onset import onset
 from fedcrab.rollback.warnings import SENTENCES, caveats_of_the_history, earlier_recoveries
 from fedcrab.types import ClientId, natural
 
-MOST_MODELS = 100  # are judged, evenly spread
-Point = list[float | None]  # the round before which a model stood, accuracy, attack success
+MOST_MODELS = 100  # kept models that are evaluated, evenly spaced
+Point = list[float | None]  # the round that starts from the model, accuracy, attack success
 
 
 def accuracies(history: History) -> list[Point]:
-    """Accuracy and attack success of kept models and of the last one; needs the extra ``simulate``."""
+    """Return accuracy and attack success of kept models and the last one; needs the extra ``simulate``."""
     from fedcrab.experiment.run import measured
     from fedcrab.experiment.setup import setup_of
 
@@ -44,7 +44,7 @@ def accuracies(history: History) -> list[Point]:
 
 
 def evenly_spaced(rounds: Sequence[int]) -> list[int]:
-    """At most as many rounds as are judged, the first and the last among them."""
+    """Return at most MOST_MODELS of these rounds, including the first and the last."""
     if len(rounds) <= MOST_MODELS:
         return list(rounds)
     step = (len(rounds) - 1) / (MOST_MODELS - 1)
@@ -56,55 +56,55 @@ Packed = dict[str, str]
 
 
 def packed(kind: str, values: NDArray[Any] | Sequence[float]) -> Packed:
-    """One array, as the page unpacks it; what is not finite stays as it is."""
+    """Return an array in base64, for the page to unpack; NaN and infinity are kept."""
     numbers = np.ascontiguousarray(values, KINDS[kind])
     return {"kind": kind, "base64": base64.b64encode(numbers.tobytes()).decode("ascii")}
 
 
 def joined(kind: str, pieces: Iterable[NDArray[Any] | Sequence[float]]) -> Packed:
-    """Arrays of different lengths end to end; their lengths are told elsewhere."""
+    """Return arrays of different lengths, concatenated; the caller stores the lengths."""
     parts = [np.asarray(piece, KINDS[kind]) for piece in pieces]
     return packed(kind, np.concatenate(parts) if parts else [])
 
 
 def unpacked(array: Packed) -> NDArray[Any]:
-    """What :func:`packed` packed."""
+    """Return the array that :func:`packed` packed."""
     return np.frombuffer(base64.b64decode(array["base64"]), KINDS[array["kind"]])
 
 
 def methods_of(history: History) -> list[dict[str, Any]]:
-    """Each method: whether this history allows it, and whom it asks, as far as that is known beforehand.
+    """Return per method whether this history allows it, and which rounds ask clients, if known beforehand.
 
-    The rounds of a method that rolls back depend on the decision: the page has them from it, by preset.
+    The rounds of a method that rolls back depend on the decision, so the page computes them, per preset.
     """
     return [_method(history, name) for name in reversed([*METHODS])]
 
 
 def _method(history: History, name: str) -> dict[str, Any]:
-    row = METHODS[name]
-    told: dict[str, Any] = {"name": name, "title": row.title, "remark": row.remark}
-    told |= {"refused": refused(history, name), "default": name == default_method(history)[0]}
-    if row.by_plan:
-        last = row.settings["settle"] if row.settings["everyone"] else 0
-        return {**told, "preset": row.preset, "settle": last}
-    if row.rolls_back and row.contacts is not None:
-        return {**told, "preset": row.preset, "schedule": {"pairs": PAIRS}}
-    if row.rolls_back:
+    method = METHODS[name]
+    data: dict[str, Any] = {"name": name, "title": method.title, "remark": method.remark}
+    data |= {"refused": refused(history, name), "default": name == default_method(history)[0]}
+    if method.by_plan:
+        settle = method.settings["settle"] if method.settings["everyone"] else 0
+        return {**data, "preset": method.preset, "settle": settle}
+    if method.rolls_back and method.contacts is not None:
+        return {**data, "preset": method.preset, "schedule": {"pairs": PAIRS}}
+    if method.rolls_back:
         pace = {"asked": FEWEST, "few": FEWEST_OF_FEW, "longest": LONGEST, "settled": SETTLED}
-        return {**told, "preset": row.preset, "pace": pace}
-    return {**told, "rounds": contact_rounds(row, history), "each": row.most}
+        return {**data, "preset": method.preset, "pace": pace}
+    return {**data, "rounds": contact_rounds(method, history), "each": method.most}
 
 
 MOST_REJECTIONS = 20_000
 
 
 def history_data(history: History, clients: PageClients) -> dict[str, Any]:
-    """Everything that the page needs of the history itself."""
+    """Return the page's data about the history itself."""
     contents, charter = history.contents, history.charter
     broken, gone = earlier_recoveries(history)
     return {
         "path": history.where,
-        "absolutePath": str(history.path.absolute()),  # a Flower server app runs somewhere else
+        "absolutePath": str(history.path.absolute()),  # a Flower server app runs in another folder
         "head": contents.head,
         "closed": history.closed,
         "parameters": charter.layout.size,
@@ -133,7 +133,7 @@ def history_data(history: History, clients: PageClients) -> dict[str, Any]:
 
 
 def source_of(history: History) -> str:
-    """Where a history was recorded: ``flower``, ``nvflare``, ``simulator``, or ``own`` code."""
+    """Return where a history was recorded: ``flower``, ``nvflare``, ``simulator``, or ``own`` code."""
     notes = _notes(history)
     known = [name for name in ("flower", "nvflare") if name in notes]
     return known[0] if known else "simulator" if "clients" in notes else "own"
@@ -157,7 +157,7 @@ def _geometry(history: History, points: Sequence[PageGram], clients: PageClients
 
 
 def _rounds(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Packed]:
-    """One number per round, and its coordinates."""
+    """Return one number per round for each name, and the coordinates."""
     return {
         "began": packed("f64", [_seconds(entry.began) for entry in history.rounds]),
         "ended": packed("f64", [_seconds(entry.ended) for entry in history.rounds]),
@@ -180,19 +180,19 @@ def _rounds(history: History, points: Sequence[PageGram], clients: PageClients) 
 
 
 def _seconds(when: datetime | None) -> float:
-    """Seconds since 1970 (UTC); NaN where the ledger has no time."""
+    """Return seconds since 1970 (UTC); NaN if the ledger has no time."""
     return float("nan") if when is None else when.timestamp()
 
 
 def _others_selected(history: History, clients: PageClients) -> list[int]:
-    """Also in rounds that are not kept."""
+    """Return the number of selected clients per round that are neither on the page nor marked."""
     known = {*clients.clients, *clients.together}
     rows = [zip(entry.clients, entry.selected.tolist(), strict=True) for entry in history.rounds]
     return [sum(selected and client not in known for client, selected in row) for row in rows]
 
 
 def _members(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Packed]:
-    """One number for each carried client of each round."""
+    """Return one number per round and client on the page, for each name."""
     places, pairs = clients.places(), list(zip(history.rounds, points, strict=True))
     ids = [[places[entry.clients[place]] for place in p.members] for entry, p in pairs]
 
@@ -209,7 +209,7 @@ def _members(history: History, points: Sequence[PageGram], clients: PageClients)
 
 
 def _rejections(history: History, clients: PageClients) -> dict[str, Any]:
-    """Who was turned away from which round, and why; each reason once."""
+    """Return which clients were rejected from which round, and why; each reason once."""
     places, reasons = clients.places(), dict[str, int]()
     rows: list[list[int]] = []
     others = 0
@@ -222,34 +222,34 @@ def _rejections(history: History, clients: PageClients) -> dict[str, Any]:
     return {"reasons": list(reasons), "rows": rows, "others": others}
 
 
-MOST_JUDGED = 200  # clients: the detector compares every pair of them, and a page should not take minutes
+MOST_JUDGED = 200  # clients; with more, comparing every pair would take too long for a page
 
 
 def run_detector(history: History) -> Detection | None:
-    """What ``detect`` or ``audit`` said, where it is kept; else the ledger's judgement.
+    """Return the saved result of ``detect`` or ``audit``; without one, run the ledger detector.
 
-    None where there is nothing to judge, or too much to do it in passing.
+    None if there are fewer than two clients, or too many to run it for a page.
     """
-    kept = read_audit(history.path, history.contents.head)
-    answer = Detection.from_table(kept["answer"]) if kept and kept.get("answer") else None
-    if answer is not None and {*answer.scores} == {*history.clients}:
-        return answer
+    audit = read_audit(history.path, history.contents.head)
+    saved = Detection.from_table(audit["answer"]) if audit and audit.get("answer") else None
+    if saved is not None and {*saved.scores} == {*history.clients}:
+        return saved
     return ledger(history) if 2 <= len(history.clients) <= MOST_JUDGED else None
 
 
 def suspects_of(detection: Detection | None) -> list[ClientId]:
-    """Those most worth a place on the page: the suspects, the clearest first."""
+    """Return the suspects, largest score first."""
     if detection is None:
         return []
     return sorted(detection.suspects, key=lambda client: -detection.scores[client])
 
 
 def strongest_first(history: History, detection: Detection | None, clients: PageClients) -> list[int]:
-    """The places of the page's clients: suspects first, then by score, or by how far each moved the model."""
+    """Return the indices of the page's clients: suspects first, then by score, or else by influence."""
     places = clients.places()
     if detection is None:
-        moved = [places[client] for client in by_influence(history) if client in places]
-        return [*moved, *(place for place in clients.order if place not in set(moved))]
+        ranked = [places[client] for client in by_influence(history) if client in places]
+        return [*ranked, *(place for place in clients.order if place not in set(ranked))]
 
     def rank(place: int) -> tuple[bool, float]:
         client = clients.clients[place]
@@ -259,13 +259,13 @@ def strongest_first(history: History, detection: Detection | None, clients: Page
 
 
 def detection_facts(
-    history: History, detection: Detection | None, inside: Collection[ClientId]
+    history: History, detection: Detection | None, clients: Collection[ClientId]
 ) -> dict[str, Any] | None:
-    """The scores of the clients on the page, the judgement in a sentence, and when the suspects began."""
+    """Return the scores of the page's clients, the result in words, and when the suspects began."""
     if detection is None:
         return None
-    table, there = detection.to_table(), set(inside)
-    rows: list[Mapping[str, Any]] = [row for row in table["clients"] if row["client"] in there]
+    table, shown = detection.to_table(), set(clients)
+    rows: list[Mapping[str, Any]] = [row for row in table["clients"] if row["client"] in shown]
     return {
         "detector": table["detector"],
         "confidence": table["confidence"],
@@ -281,7 +281,7 @@ def _sentence(detection: Detection) -> str:
     if detection.attack:
         return (
             f"Signs of an attack in {detection.rounds} rounds, confidence {detection.confidence:.1%}. "
-            "This is a suspicion, not a proof: look at what these clients did before you mark them."
+            "This is not a proof: look at what these clients did before you mark them."
         )
     return (
         f"No sign of an attack in {detection.rounds} rounds. Strongest signal: {detection.strength:.0%} of "

@@ -1,4 +1,4 @@
-"""Recoveries and their certificates, as the page shows them: read from files alone, no simulator needed."""
+"""The page's data about recoveries and their certificates, read from their files; no simulator is needed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ NUMBERS = (
 
 
 def recoveries_of(out: Path, history: History, key: Path | None = None) -> dict[str, Any]:
-    """The recoveries under a directory, all from this history; ``key`` is a public one."""
+    """Return the recoveries in a folder; ``key`` is a public key for their certificates.
+
+    Raises ``HistoryError`` if there is none, or one is of another history.
+    """
     found = recoveries_in(out)
     if not found:
-        raise HistoryError(f"{out}: no recovery here; 'fedcrab recover' writes one")
+        raise HistoryError(f"{out}: contains no recovery; 'fedcrab recover' writes one")
     for folder in found:
         folder.check_history(history)
     head = history.contents.head
@@ -49,24 +52,26 @@ def recoveries_of(out: Path, history: History, key: Path | None = None) -> dict[
 
 
 def _distances(found: Sequence[RecoveryFolder], history: History) -> dict[str, float]:
-    """Distance of each model to the retrained one, and how far training moved the model."""
+    """Return the distance of each model to the retrained one, and how far training moved the model."""
     if not history.rounds:
         return {}
     final = history.final_model()
-    told = {"training": _apart(final, history.initial_model())}
+    distances = {"training": _distance(final, history.initial_model())}
     models = {f.method: f.model(history) for f in found if (f.path / MODEL).exists()}
     if (scratch := models.get(REFERENCE)) is not None:
-        told |= {name: _apart(model, scratch) for name, model in {"poisoned": final, **models}.items()}
-    return told
+        distances |= {
+            name: _distance(model, scratch) for name, model in {"poisoned": final, **models}.items()
+        }
+    return distances
 
 
-def _apart(a: Vector, b: Vector) -> float:
+def _distance(a: Vector, b: Vector) -> float:
     return float(norm(a.astype("f8") - b))
 
 
 def _recovery(folder: RecoveryFolder) -> dict[str, Any]:
     summary, plan = folder.summary, folder.summary.get("plan")
-    names = ("beta", "evidence", "rule", "unfound")  # since is beside: a table
+    names = ("beta", "evidence", "rule", "unfound")  # since is a table, and stored elsewhere
     decision = {name: plan.get(name) for name in names} if isinstance(plan, dict) else {}
     return {
         "method": folder.method,
@@ -83,8 +88,8 @@ def _recovery(folder: RecoveryFolder) -> dict[str, Any]:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float | bool | None]:
-    told = {name: _number(row.get(name)) for name in NUMBERS}
-    return {**told, "misrIsChance": row.get("misr_beyond_chance") is False}
+    numbers = {name: _number(row.get(name)) for name in NUMBERS}
+    return {**numbers, "misrIsChance": row.get("misr_beyond_chance") is False}
 
 
 def _number(value: object) -> float | None:
@@ -92,29 +97,30 @@ def _number(value: object) -> float | None:
     return value if usable and isinstance(value, int | float) else None
 
 
-def certificate_data(place: Path, head: str, key: Path | None = None) -> dict[str, Any] | None:
-    """What the certificate of one recovery says, or None where there is none.
+def certificate_data(folder: Path, head: str, key: Path | None = None) -> dict[str, Any] | None:
+    """Return the statements of a recovery's certificate; None if it has none.
 
-    It is called signed only where its signature holds for the public ``key``.
+    It counts as signed only if its signature is valid for the public ``key``. Raises ``DamagedError`` if it
+    is damaged, or its history does not have this head.
     """
-    path = place / NAME
+    path = folder / NAME
     if not path.exists():
         return None
     table = read_certificate(path)
     try:
         if table["subject"]["history"] != head:
-            raise DamagedError(f"{path}: certifies another history, or another state of it")
-        return {"path": str(path), **_signature(table, key), **_said(table)}
+            raise DamagedError(f"{path}: is about another history, or another state of this one")
+        return {"path": str(path), **_signature(table, key), **_statements(table)}
     except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{path}: not a certificate as fedcrab writes it") from error
+        raise DamagedError(f"{path}: not a certificate written by fedcrab") from error
 
 
 def _signature(table: Mapping[str, Any], key: Path | None) -> dict[str, Any]:
-    """Whether the signature was checked and holds, and in words what is known of it."""
+    """Return whether the signature was checked and is valid, also in words."""
     if key is None:
-        there = table["signature"] is not None
-        told = "has a signature that was not checked (report --key does)" if there else "is not signed"
-        return {"signed": False, "signature": told}
+        present = table["signature"] is not None
+        words = "has a signature that was not checked (report --key does)" if present else "is not signed"
+        return {"signed": False, "signature": words}
     if problems := signature_problems(table, key):
         return {"signed": False, "signature": f"is not signed by the key in {key} ({problems[0]})"}
     return {
@@ -123,16 +129,16 @@ def _signature(table: Mapping[str, Any], key: Path | None) -> dict[str, Any]:
     }
 
 
-def _said(table: Mapping[str, Any]) -> dict[str, Any]:
+def _statements(table: Mapping[str, Any]) -> dict[str, Any]:
     terms, conclusion = table["terms"], table["conclusion"]
-    stated = [_term(name, term) for name, term in terms.items() if term["value"] is not None]
+    known = [_term(name, term) for name, term in terms.items() if term["value"] is not None]
     unknown = [str(name) for name, term in terms.items() if term["value"] is None]
-    told = {"conclusion": _term(conclusion["by"], conclusion), "terms": stated, "unknown": unknown}
-    nothing = conclusion.get("poisoned")  # certificates of the first format have none
-    if nothing is None or nothing["value"] is None or conclusion["value"] is None:
-        return told
-    ranked = {"value": float(nothing["value"]), "nearer": str(conclusion["nearer"])}
-    return {**told, "doing_nothing": ranked}
+    data = {"conclusion": _term(conclusion["by"], conclusion), "terms": known, "unknown": unknown}
+    poisoned = conclusion.get("poisoned")  # missing in format 1
+    if poisoned is None or poisoned["value"] is None or conclusion["value"] is None:
+        return data
+    comparison = {"value": float(poisoned["value"]), "nearer": str(conclusion["nearer"])}
+    return {**data, "doing_nothing": comparison}
 
 
 def _term(name: object, term: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Histories, plans and recoveries as tables for a terminal and as plain values for JSON.
+"""Histories, plans and recoveries as terminal tables, and as plain values for JSON.
 
-Client ids come from strangers: they are shown as plain text.
+Client ids are untrusted, so they are shown as plain text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ClientSummary:
 
 
 def summarise_clients(history: History) -> list[ClientSummary]:
-    """Every client that took part or was rejected, in natural order."""
+    """Return a summary of every client that took part or was rejected, in natural order."""
     rounds, selected, rejected = Counter[str](), Counter[str](), Counter[str]()
     norms, cosines = Counter[str](), Counter[str]()
     for entry in history.rounds:
@@ -61,7 +61,7 @@ def _means(norms: float, cosines: float, rounds: int) -> tuple[float, float]:
 
 
 def to_table(history: History) -> dict[str, Any]:
-    """A history as plain values."""
+    """Return a history as plain values."""
     contents, charter = history.contents, history.charter
     return {
         "path": history.where,
@@ -96,16 +96,16 @@ def to_table(history: History) -> dict[str, Any]:
 
 
 def _plain(value: float) -> float | None:
-    """None for a number that is not finite, which JSON cannot express."""
+    """Return the number; None if it is not finite, because JSON has no such numbers."""
     return value if isfinite(value) else None
 
 
 Row = TypeVar("Row")
-LONGEST = 60  # rows shown of a long history unless all are asked for
+LONGEST = 60  # rows of a long history; --all shows every row
 
 
 def history_tables(history: History, *, everything: bool = False) -> RenderableType:
-    """A history: what it is, its rounds, its clients, its bytes."""
+    """Return the summary of a history, its rounds, its clients and its size."""
     return Group(
         headline(history),
         _rounds(history, everything),
@@ -115,7 +115,7 @@ def history_tables(history: History, *, everything: bool = False) -> RenderableT
 
 
 def headline(history: History) -> Text:
-    """A history in one line."""
+    """Return a history in one line."""
     windows, rounds = len(history.contents.windows), len(history.rounds)
     state = "closed" if history.closed else "open"
     return Text(
@@ -126,7 +126,7 @@ def headline(history: History) -> Text:
 
 
 def _rounds(history: History, everything: bool) -> FittedTable:
-    timed = any(entry.began for entry in history.rounds)  # not in older histories
+    timed = any(entry.began for entry in history.rounds)  # older histories have no times
     table = FittedTable(
         "Rounds",
         "round",
@@ -170,12 +170,12 @@ def _clients(clients: Sequence[ClientSummary], everything: bool) -> FittedTable:
 def _some(rows: Sequence[Row], everything: bool, table: FittedTable) -> Iterable[Row]:
     if everything or len(rows) <= LONGEST:
         return rows
-    table.caption = f"the first and last {LONGEST // 2} of {len(rows)}; --all shows every one"
+    table.caption = f"the first and last {LONGEST // 2} of {len(rows)}; --all shows every row"
     return [*rows[: LONGEST // 2], *rows[-LONGEST // 2 :]]
 
 
 def bytes_line(sizes: Mapping[str, int], kept: int) -> Text:
-    """The bytes in one line."""
+    """Return the sizes on disk in one line."""
     return Text(
         f"On disk: {size(sizes['total'])} (ledger {size(sizes['ledger'])}, "
         f"snapshots {size(sizes['snapshots'])}, {kept} kept rounds)"
@@ -183,12 +183,12 @@ def bytes_line(sizes: Mapping[str, int], kept: int) -> Text:
 
 
 def plans_table(plans: Mapping[str, Plan]) -> FittedTable:
-    """The decisions of several plans side by side."""
+    """Return the decisions of several plans, one column per plan."""
     table = FittedTable("Rollback", Column("", prose=True), *(Column(name, prose=True) for name in plans))
     rows: list[tuple[str, list[str]]] = [
         ("evidence, rule, β", [f"{p.evidence}, {p.rule}, {p.beta:g}" for p in plans.values()]),
-        *_supposed(plans.values()),
-        *_begun(plans.values()),
+        *_undetected(plans.values()),
+        *_since(plans.values()),
         ("roll back to round", [f"{p.rollback_round} (record {p.index})" for p in plans.values()]),
         ("poison left in it", [_left(p) for p in plans.values()]),
         ("poison S, tolerated Φ there", [_at(p, p.index) for p in plans.values()]),
@@ -204,14 +204,14 @@ def _left(plan: Plan) -> str:
     return f"{percent(plan.poison_left)} of its movement" if plan.poison_left else "none"
 
 
-def _begun(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
-    """From when on clients count as malicious, where some were honest first."""
-    told = [", ".join(f"{c}@{t}" for c, t in plan.since.items()) for plan in plans]
-    return [("malicious since", told)] if any(told) else []
+def _since(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
+    """Return a row with the first malicious round per client, if a plan has any."""
+    cells = [", ".join(f"{c}@{t}" for c, t in plan.since.items()) for plan in plans]
+    return [("malicious since", cells)] if any(cells) else []
 
 
-def _supposed(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
-    """How many attackers are supposed beyond those named, where a plan supposes any."""
+def _undetected(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
+    """Return a row with the number of undetected attackers, if a plan allows for any."""
     counts = [plan.unfound for plan in plans]
     return [("attackers not found", [str(count) for count in counts])] if any(counts) else []
 
@@ -223,12 +223,12 @@ def _at(plan: Plan, index: int) -> str:
 
 
 def costs_table(costs: Mapping[str, PlannedCost]) -> FittedTable:
-    """What each method would ask of the honest clients, before any of it is run."""
+    """Return the planned cost of each method for the honest clients."""
     columns = (Column("from round", 1), "rounds with contact", "client rounds", "cost, of full retraining")
-    table = FittedTable("What recovery would take", "method", *columns, Column("", prose=True, name="remark"))
+    table = FittedTable("Cost of recovery", "method", *columns, Column("", prose=True, name="remark"))
     for name, cost in costs.items():
         if cost.refused:
-            table.add_row(name, "-", "-", "-", "-", f"not from this history: {cost.refused}")
+            table.add_row(name, "-", "-", "-", "-", f"not possible with this history: {cost.refused}")
             continue
         counts = (str(n) for n in (cost.from_round, cost.contact_rounds, cost.client_rounds))
         table.add_row(name, *counts, f"{cost.share_of_retrain:.0%}", cost.remark)
@@ -236,7 +236,7 @@ def costs_table(costs: Mapping[str, PlannedCost]) -> FittedTable:
 
 
 def shares_table(plans: Mapping[str, Plan]) -> FittedTable:
-    """Each malicious client's share of the sensitivity."""
+    """Return each malicious client's share of the sensitivity, one column per plan."""
     table = FittedTable("Share of the poison", "client", *plans)
     for client in sorted(next(iter(plans.values())).malicious, key=natural):
         table.add_row(Text(client), *(f"{p.shares[client]:.1%}" for p in plans.values()))
@@ -244,7 +244,7 @@ def shares_table(plans: Mapping[str, Plan]) -> FittedTable:
 
 
 def curve_table(plan: Plan, name: str) -> FittedTable:
-    """S and Φ of every record."""
+    """Return S and Φ of every record."""
     table = FittedTable(f"Records, {name}", "record", "round", "S", "Φ", Column("", left=True))
     for j, t in enumerate(plan.candidates):
         mark = (
@@ -263,11 +263,11 @@ RANKS = {
     "contact": 3,
     "trigger": 2,
     "seconds": 1,
-}  # those of least use first
+}  # a narrow terminal drops the column with the largest number first
 
 
 def methods_table(rows: Sequence[Mapping[str, Any]]) -> FittedTable:
-    """What each method recovered, and at what cost."""
+    """Return the measurements and the cost of each recovery, one row per method."""
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "method": lambda r: r["method"],
         "TA": lambda r: _percent(r["ta"]),
@@ -291,27 +291,27 @@ def methods_table(rows: Sequence[Mapping[str, Any]]) -> FittedTable:
 
 
 def _trigger(found: Mapping[str, Any] | None) -> str:
-    """Whether one is planted, and how many examples the poisoned model's trigger turns here."""
+    """Return whether a trigger is planted, and how well the poisoned model's trigger works here."""
     if found is None:
         return "-"
-    turns = "" if found["lift"] is None else f", turns {found['lift']:.0%}"
-    return f"class {found['class']}{turns}" if found["planted"] else f"none{turns}"
+    works = "" if found["lift"] is None else f", works {found['lift']:.0%}"
+    return f"class {found['class']}{works}" if found["planted"] else f"none{works}"
 
 
 CHANCE = "chance"
 MISR_NOTE = (
     f"MISR {CHANCE}: examples of the malicious clients are recognised no better than by guessing. "
-    "Other MISR figures mean something only beside that of the retrained model."
+    "Compare other MISR figures with that of the retrained model."
 )
 
 
 def _misr(row: Mapping[str, Any]) -> str:
-    """The recall of members, where they are told better than by guessing."""
+    """Return the recall of members, or CHANCE if it is no better than guessing."""
     return CHANCE if row.get("misr_beyond_chance") is False else _percent(row["misr"])
 
 
 def misr_note(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """How to read MISR, where it was measured."""
+    """Return a note on how to read MISR, if it was measured."""
     return [Text(MISR_NOTE, style="dim")] if any(row["misr"] is not None for row in rows) else []
 
 
@@ -324,21 +324,21 @@ def _whole(value: int | None) -> str:
 
 
 def warnings_lines(plans: Mapping[str, Plan]) -> list[Text]:
-    """The warnings of each plan, each named once."""
-    said: dict[str, list[str]] = {}
+    """Return each warning once, with the names of its plans."""
+    names_by_warning: dict[str, list[str]] = {}
     for name, plan in plans.items():
         for warning in plan.warnings:
-            said.setdefault(warning, []).append(name)
-    return [Text(f"! {', '.join(names)}: {warning}", style="yellow") for warning, names in said.items()]
+            names_by_warning.setdefault(warning, []).append(name)
+    return [Text(f"! {', '.join(names)}: {w}", style="yellow") for w, names in names_by_warning.items()]
 
 
 def number(value: float) -> str:
-    """A number as people read it; a dash where it is not known."""
+    """Return a number with four digits; a dash for NaN."""
     return "-" if isnan(value) else f"{value:.4g}"
 
 
 def size(count: float) -> str:
-    """Bytes as people read them."""
+    """Return a number of bytes with its unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -1,12 +1,12 @@
-// The rollback decision, from the geometry that the page carries. Pure functions: no page, no state.
-// The sums are taken in the order in which `fedcrab plan` takes them, so that ties fall the same way.
+// The rollback decision, from the coordinates in the page. Pure functions: no document, no state.
+// Sums are added in the order of `fedcrab plan`, so that the bits, and therefore ties, are the same.
 
-const ROUNDING = 1e-13; // a sum this much smaller than what it is the sum of is nothing but rounding
+const ROUNDING = 1e-13; // a sum below this share of its terms counts as 0
 const BLOCK = 128;
-const OTHERS = -1; // in place of a client: the mean of those who count as honest
-const TOGETHER = -2; // the mean of those who are marked for good
+const OTHERS = -1; // instead of a client: the mean of the clients not on the page that count as honest
+const TOGETHER = -2; // the mean of the clients not on the page that are marked
 
-// Σ values[from..from+count): eight running sums side by side, halves above 128 numbers.
+// Σ values[from..from+count): eight running sums, as in numpy; above 128 numbers in halves.
 function sum(values, from, count) {
   if (count < 8) {
     let total = 0;
@@ -29,7 +29,7 @@ function sum(values, from, count) {
   return total;
 }
 
-// ‖vector‖ over the whole width, zero beyond its own numbers.
+// ‖vector‖, padded with zeros to the whole width.
 function length(vector, squares) {
   const own = vector.length;
   for (let i = 0; i < own; i++) squares[i] = vector[i] * vector[i];
@@ -37,8 +37,8 @@ function length(vector, squares) {
   return Math.sqrt(sum(squares, 0, squares.length));
 }
 
-// The counted rounds of a kind of evidence, prepared once. Each has its points (clients, and at the end the
-// means of those whom the page does not carry), their shares, their mean and what it is measured against.
+// The counted rounds of a kind of evidence, prepared once. Each has its points (clients, then the means of the
+// clients not on the page), their shares, their mean and its reference.
 function prepareEvidence(page, kind) {
   const rounds = kind === "stored" ? page.kept : page.rounds.map((_, t) => t);
   const width = page.widths[kind];
@@ -87,8 +87,8 @@ function combine(points, shares, width) {
   return total;
 }
 
-// What the malicious clients did: s and φ of every counted round, and each client's part of Σ s.
-// Before the round that `since` has for it, a client is honest.
+// s and φ of every counted round, and each malicious client's part of Σ s.
+// A client is honest before its round in `since`.
 function influence(evidence, malicious, since) {
   const s = new Float64Array(evidence.counted.length);
   const phi = new Float64Array(evidence.counted.length);
@@ -154,7 +154,7 @@ function distance(a, b, { apart, squares }) {
   return length(apart, squares);
 }
 
-// How far row - goal goes in the direction of moved, whose length is s.
+// The length of row - goal along `moved`, whose length is s.
 function along(row, goal, moved, s) {
   let total = 0;
   for (let i = 0; i < row.length; i++) total += (row[i] - goal[i]) * (moved[i] / s);
@@ -162,7 +162,7 @@ function along(row, goal, moved, s) {
   return total;
 }
 
-// For each candidate the sum over the rounds strictly before it.
+// For each candidate, the sum over the rounds before it.
 function sumsBefore(candidates, rounds, values) {
   let total = 0;
   let at = 0;

@@ -17,11 +17,11 @@ function certificateInWords({ title, reference, certificate }) {
   const { conclusion, terms, unknown, signature, path, doing_nothing: nothing } = certificate;
   return el("article", { class: "certified" },
     el("h3", {}, title),
-    el("p", { class: "big-lead" }, reference ? "This is the model trained from scratch without the malicious clients: there is nothing to prove about its distance to itself." : conclusionInWords(conclusion)),
+    el("p", { class: "big-lead" }, reference ? "This is the model trained from scratch without the malicious clients, to which the others are compared." : conclusionInWords(conclusion)),
     nothing && !reference ? el("p", { class: "note" }, besideDoingNothing(nothing)) : null,
     conclusion.value != null && conclusion.assumes.length && !reference ? [el("p", { class: "note" }, "This assumes:"), el("ul", { class: "note" }, conclusion.assumes.map((words) => el("li", {}, words)))] : null,
     reference ? null : el("details", {}, el("summary", {}, `The ${plural(terms.length, "statement")} behind it`), el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Statements about ${title}` }, statementsTable(terms))),
-    el("p", { class: "note" }, unknown.length ? `${plural(unknown.length, "further bound")} not available: assumptions missing. ` : "", `The certificate ${signature}. `, "This page repeats what it says; “", el("code", {}, `fedcrab verify ${quoted(path)}`), "” recomputes it from the history."));
+    el("p", { class: "note" }, unknown.length ? `${plural(unknown.length, "further bound")} not available: assumptions missing. ` : "", `The certificate ${signature}. `, "This page only repeats it; “", el("code", {}, `fedcrab verify ${quoted(path)}`), "” recomputes it from the history."));
 }
 
 function conclusionInWords({ value, name }) {
@@ -32,7 +32,7 @@ function conclusionInWords({ value, name }) {
   return `The recovered model ${measured ? "is" : "is at most"} ${relative(value)} away from ${scratch}${measured ? " (measured)" : ""}.`;
 }
 
-// A distance beside one that a reader knows: how far the whole training moved the model.
+// A distance relative to one that a reader knows: how far the whole training moved the model.
 function relative(value) {
   const whole = page.facts.recoveries.distances.training;
   if (!whole) return number(value);
@@ -49,7 +49,7 @@ function besideDoingNothing({ value, nearer }) {
 }
 
 function statementsTable(terms) {
-  return table(["statement", "at most", "of the distance that training moved the model", "how far to trust it", "what it is"],
+  return table(["statement", "at most", "of the distance that training moved the model", "status", "formula"],
     terms.map(({ name, value, flag, formula }) => [name, number(value), shareOfTraining(value), FLAGS[flag] ?? flag, formula]));
 }
 

@@ -1,10 +1,10 @@
-// Line charts as SVG: axes, bands, lines, a hair that follows pointer and arrow keys, and a line of words.
+// Line charts as SVG: axes, bands, lines, a cursor that follows pointer and arrow keys, and a line of text.
 
 const HINT = "Point at the chart, or move through it with the arrow keys, to read the figures.";
 const CHART = { height: 260, left: 52, right: 14, top: 30, bottom: 36 };
-const CLOCKS = 16; // pixels more below a chart whose rounds have times
+const CLOCKS = 16; // extra pixels below a chart with times
 
-// As drawChart, but only where something differs that the picture depends on: `key` says it in words.
+// Like drawChart, but draws again only if `key`, which names what the chart depends on, has changed.
 function drawChartOnce(host, key, spec) {
   const whole = [key, widthOf(host), CHART.height].join();
   if (host.drawn === whole) return;
@@ -29,7 +29,7 @@ function drawChart(host, spec) {
   follow(picture, readout, hair, area, spec, width);
 }
 
-// Asking for a width makes the browser lay the page out, so it is asked once, until the page has another width.
+// Reading a width forces a layout of the page, so it is cached until the page's width changes.
 const widths = new Map();
 
 function widthOf(host, unknown = 640) {
@@ -104,7 +104,7 @@ function bandsOf(area, spec) {
   return path.length ? svg("path", { class: "band", d: path.join("") }) : null;
 }
 
-// What is undone: everything right of the cut.
+// The part that is undone: everything right of the cut.
 function cutOf(area, spec, width) {
   if (spec.cut == null) return [];
   const x = Math.max(CHART.left, Math.min(area.x(spec.cut), width - CHART.right));
@@ -147,7 +147,7 @@ function clamped(y) {
   return Math.max(-1e4, Math.min(1e4, y)).toFixed(1);
 }
 
-// Told apart by shape too: poison has squares, the others circles.
+// Shapes differ too, not only colours: squares for poison, circles for the others.
 function markOf(kind, x, y) {
   return kind === "poison"
     ? svg("rect", { x: x - 2.5, y: clamped(y - 2.5), width: 5, height: 5 })

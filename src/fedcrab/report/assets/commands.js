@@ -1,11 +1,11 @@
-// The commands that do what the page shows, quoted for a shell whatever the clients are called.
+// The commands for the decision on the page, quoted for a shell, whatever the client ids are.
 
 part(({ plan }) => {
   if (!plan) return show(byId("commands"), el("p", { class: "empty" }, "Mark a client to see the commands."));
   const unnameable = plan.malicious.filter((id) => !nameable(id));
   show(byId("commands"),
-    unnameable.length ? el("p", { class: "note" }, `A command line cannot name ${unnameable.join(" and ")}: that is not an id that a round could have. Leave it unmarked, or decide in Python.`) : shellCommands(plan),
-    command("The same decision in Python, to recover on a fleet of your own", pythonOf(plan)));
+    unnameable.length ? el("p", { class: "note" }, `A command line cannot name ${unnameable.join(" and ")}, which is not a valid id of a participant. Leave it unmarked, or decide in Python.`) : shellCommands(plan),
+    command("The same decision in Python, to recover with your own fleet", pythonOf(plan)));
 });
 
 function shellCommands(plan) {
@@ -16,12 +16,12 @@ function shellCommands(plan) {
   ];
 }
 
-// What the ids of clients that took part are held to.
+// Whether a client that took part can have this id.
 function nameable(id) {
   return id !== "" && id === id.trim();
 }
 
-// As --malicious reads it back: quoted as in CSV, where a comma or anything else of its own is in it.
+// Quoted for --malicious as in CSV, if the id contains a comma or another special character.
 function listed(id) {
   return /[",@]/.test(id) || id === "-" ? `"${id.replaceAll('"', '""')}"` : id;
 }
@@ -30,7 +30,7 @@ function optionOf(plan) {
   return `--malicious=${quoted(namesOf(plan).map(listed).join(","))}`;
 }
 
-// As a shell takes it back, letter for letter.
+// Quoted for a shell.
 function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
@@ -49,7 +49,7 @@ function planCommand(plan) {
   return `fedcrab plan ${quoted(pathOf())} ${optionOf(plan)}${sinceOption(plan)}${settingsOf(plan)}`;
 }
 
-// One round for all of them, or one for each.
+// One round for all clients, or one per client.
 function sinceOption(plan) {
   const since = new Map(Object.entries(plan.since));
   const rounds = plan.malicious.map((id) => since.get(id) ?? 0);
@@ -57,7 +57,7 @@ function sinceOption(plan) {
   return [...since].map(([id, round]) => ` --since ${quoted(`${id}@${round}`)}`).join("");
 }
 
-// In the order in which people count them.
+// In natural order: c2 before c10.
 function namesOf(plan) {
   const marked = new Set(plan.malicious);
   return [...page.facts.order.map(nameOf).filter((id) => marked.has(id)), ...page.facts.together];

@@ -1,17 +1,17 @@
-// What each way to recover would ask of the honest clients, and what would be replayed.
+// What each method would ask of the honest clients, and which rounds would be replayed.
 
 function prepareCost() {
   whenOpen(byId("replay-table"), replayTable);
 }
 
 part(({ plan, presets }) => {
-  show(byId("methods"), plan ? el("div", { class: "meters wide-names" }, costRows(plan, presets)) : el("p", { class: "empty" }, "Mark a client to see what recovery takes."));
+  show(byId("methods"), plan ? el("div", { class: "meters wide-names" }, costRows(plan, presets)) : el("p", { class: "empty" }, "Mark a client to see what recovery costs."));
   drawReplay(plan);
   byId("replay-table").hidden = !plan;
   byId("replay-table").refresh();
 });
 
-// { name, clientRounds, contacts, share, words } of each method, under the marks of now.
+// { name, clientRounds, contacts, share, words } of each method, for the marked clients.
 function methodCosts(plan, presets) {
   const own = presetNow() ? [] : [{ ...defaultCost(plan), name: "As set above", method: null }];
   return [...own, ...page.facts.methods.map((method) => methodCost(method, method.preset ? presets[method.preset] : plan))];
@@ -31,7 +31,7 @@ function methodCost(method, plan) {
   };
 }
 
-// The method that `recover` takes where none is named; for the decision as published, Crab as published.
+// The default method of `recover`; with the paper's preset, Crab as published.
 function defaultMethod() {
   return page.facts.methods.find((method) => (presetNow() === "paper" ? method.preset === "paper" : method.default));
 }
@@ -42,7 +42,7 @@ function defaultCost(plan) {
 
 function costRows(plan, presets) {
   return methodCosts(plan, presets).map(({ name, method, clientRounds, share, words, refused }) => {
-    if (refused) return el("div", { class: "meter refused" }, el("span", { class: "name" }, name), el("span", { class: "why" }, `Not from this history: ${refused}.`));
+    if (refused) return el("div", { class: "meter refused" }, el("span", { class: "name" }, name), el("span", { class: "why" }, `Not possible with this history: ${refused}.`));
     const row = meter(name, share, `${whole.format(clientRounds)} · ${percent(share)}`, "honest", 40);
     if (method === defaultMethod().name) row.querySelector(".name").append(el("span", { class: "tag" }, "default"));
     if (words) row.append(el("span", { class: "why" }, words));
@@ -50,7 +50,7 @@ function costRows(plan, presets) {
   });
 }
 
-// When the method that `recover` takes would ask clients; whom, only Crab knows before it runs.
+// When the default method would ask clients. Only Crab knows beforehand which clients it asks.
 function drawReplay(plan) {
   const host = byId("replay-chart");
   const method = defaultMethod();

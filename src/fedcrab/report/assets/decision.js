@@ -1,4 +1,4 @@
-// The decision as a bar, the figures that matter, and every warning.
+// The decision: a bar of the training, the main figures, and every warning.
 
 part(({ plan }) => {
   show(byId("span"), plan ? spanOf(plan) : null);
@@ -6,7 +6,7 @@ part(({ plan }) => {
   show(byId("warnings"), (plan?.warnings ?? []).map((words) => el("li", {}, words)));
 });
 
-// The training as one bar: what stays, what is undone.
+// The training as one bar: the rounds that stay and the rounds that are undone.
 function spanOf(plan) {
   const total = page.rounds.length;
   const stays = plan.rollback_round;
@@ -23,7 +23,7 @@ function spanOf(plan) {
   ];
 }
 
-// What the recovery took, where it has been run for these marks.
+// The cost of the recovery, if it has been run for the marked clients.
 function spentBy(plan) {
   const row = isRecovered() ? chosenRecovery() : null;
   if (!row || row.client_rounds == null || row.contact_rounds == null) return null;

@@ -1,4 +1,4 @@
-// Elements and words. Text only ever becomes text: no string here is read as HTML.
+// Elements and number formats. Strings are always inserted as text, never as HTML.
 
 const byId = (id) => document.getElementById(id);
 
@@ -26,7 +26,7 @@ function show(element, ...children) {
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-// A number as people read it.
+// A number with at most four digits.
 function number(value) {
   if (!Number.isFinite(value)) return value == null ? "–" : Number.isNaN(value) ? "not a number" : value > 0 ? "∞" : "−∞";
   if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-4)) return value.toExponential(2);
@@ -55,7 +55,7 @@ function shortened(text, most = 24) {
   return letters.length <= most ? text : `${letters.slice(0, most - 6).join("")}…${letters.slice(-5).join("")}`;
 }
 
-// One of several: radio buttons that look like a switch.
+// Radio buttons that look like a switch.
 function choices(fieldset, name, options, chosen, choose) {
   const labels = Object.entries(options).map(([value, words]) => {
     const input = el("input", { type: "radio", name, value, change: () => choose(value) });
@@ -76,7 +76,7 @@ function table(headings, rows, caption) {
   return el("table", {}, caption ? el("caption", {}, caption) : null, el("thead", {}, head), el("tbody", {}, body));
 }
 
-// Fill a folded part only when somebody unfolds it, and while it is unfolded.
+// Fill a <details> element only while it is open.
 function whenOpen(details, make) {
   const place = details.querySelector(".scroll");
   details.refresh = () => (details.open ? show(place, make()) : place.replaceChildren());

@@ -1,8 +1,8 @@
-// The recovery where the training ran: in the simulator, on Flower, on NVIDIA FLARE.
+// The commands of the recovery on the engine of the training: simulator, Flower or NVIDIA FLARE.
 
 const RECOVERED = "/absolute/path/of/the/recovery"; // for the reader to fill in
 
-// Where the history came from says how its clients are asked again; code of one's own is asked from Python.
+// The engine that recorded the history decides the command; for own code there is only the Python version.
 function recoveryOf(plan) {
   return { simulator: simulatorRecovery, flower: flowerRecovery, nvflare: flareRecovery }[page.facts.source]?.(plan) ?? null;
 }
@@ -18,7 +18,7 @@ function recoverCommand(plan) {
 }
 
 function flowerRecovery(plan) {
-  if (!presetNow() && (plan.evidence !== "all" || plan.rule !== "prefix")) return el("p", { class: "note" }, "On Flower, a recovery takes a preset and β, but no other evidence or rule: choose a preset above.");
+  if (!presetNow() && (plan.evidence !== "all" || plan.rule !== "prefix")) return el("p", { class: "note" }, "A recovery on Flower accepts a preset and β, but no other evidence or rule: choose a preset above.");
   return plan.malicious.some((id) => id.includes("'"))
     ? el("p", { class: "note" }, "A run configuration on the command line cannot contain the quotation mark in these ids: write it to a TOML file and name that file with flwr run --run-config.")
     : command("The recovery, on the same Flower clients; run it in the folder of the app. In a simulation, add the --federation-config of the training: without it Flower starts two clients", flowerCommand(plan));
@@ -33,12 +33,12 @@ function flowerCommand(plan) {
   return `flwr run . --run-config ${doubleQuoted(values.join(" "))} --stream`;
 }
 
-// A client that was honest first, with the round in which it began.
+// A client with its first malicious round, if that is not 0.
 function withSince(plan, id) {
   return plan.since[id] ? `${id}@${plan.since[id]}` : id;
 }
 
-// FLARE runs jobs: the command makes the recovery's from the training's, and the next one submits it.
+// FLARE runs jobs: the first command makes the recovery's job from the training's, and the second submits it.
 function flareRecovery(plan) {
   return [
     command("The job of the recovery, on the same FLARE sites; TRAINING is the folder of the training's job, as its recipe exports it", flareCommand(plan)),
@@ -52,7 +52,7 @@ function flareCommand(plan) {
   return `python -m fedcrab.nvflare TRAINING --history ${quoted(pathOf())} ${optionOf(plan)}${sinceOption(plan)}${own} --recovered recovered`;
 }
 
-// Inside double quotes, as a shell takes it back.
+// Quoted for a shell, inside double quotes.
 function doubleQuoted(text) {
   return `"${text.replace(/["\\$`]/g, "\\$&")}"`;
 }

@@ -1,5 +1,5 @@
-// The view in the address: who is marked, the settings and the section, so that a link shows what one sees
-// and a reload loses nothing. Only what differs from the page as it was written is there.
+// The state in the address: marked clients, settings and section, so that links and reloads keep it.
+// The address contains only what differs from the page as written.
 
 const FRAGMENT = { marked: "marked", beta: "beta", evidence: "evidence", rule: "rule", since: "since", view: "view", sort: "sort" };
 const fragment = { initial: null, section: "", timer: 0 };
@@ -19,7 +19,7 @@ function asText(name, value) {
   return value == null ? "" : encodeURIComponent(String(value));
 }
 
-// What a fragment says, as changes of the state; what makes no sense in it is left out.
+// The state in a fragment; invalid values are ignored.
 function readFragment(text) {
   const said = new Map(text.replace(/^#/, "").split("&").map((piece) => [piece.split("=")[0], piece.slice(piece.indexOf("=") + 1)]));
   const changes = { ...fragment.initial };
@@ -43,7 +43,7 @@ function sectionsOfPage() {
   return [...document.querySelectorAll("main section[id]")].filter((section) => !section.hidden).map(({ id }) => id);
 }
 
-// Written a moment later: a slider changes faster than a browser lets an address change.
+// Written after a delay: a slider changes faster than a browser allows for addresses.
 function keepFragment() {
   clearTimeout(fragment.timer);
   fragment.timer = setTimeout(writeFragment, 120);

@@ -1,4 +1,4 @@
-// The state of the incident in one sentence: suspected, decided, recovered.
+// The headline: the state of the incident (suspected, decided or recovered) in one sentence.
 
 part((answer) => {
   const now = stageOf(answer);
@@ -10,7 +10,7 @@ part((answer) => {
 
 const HEADLINES = { recovered: recoveredHeadline, decided: decidedHeadline, suspected: suspectedHeadline, quiet: quietHeadline, refused: refusedHeadline };
 
-// `recovered` only while the marks are those that the recovery was made for.
+// `recovered` only if the marked clients are those that the recovery excluded.
 function stageOf({ plan, refused }) {
   if (plan) return isRecovered() ? "recovered" : "decided";
   if (markedCount() || !page.rounds.length || !page.facts.detection) return "refused";
@@ -24,7 +24,7 @@ function isRecovered() {
   return recoveries.malicious.length === marked.size && recoveries.malicious.every((id) => marked.has(id));
 }
 
-// The recovery whose model is to be deployed; else the first, which is then only shown.
+// The recovery whose model to deploy; without one, the first to show.
 function chosenRecovery() {
   const { methods, deploy } = page.facts.recoveries;
   return methods.find((row) => row.method === deploy) ?? methods.find((row) => row.rolls_back) ?? methods[0];
@@ -34,7 +34,7 @@ function suspectsNow() {
   return [...(page.scores ?? [])].filter(([, row]) => row.suspect).sort((a, b) => b[1].score - a[1].score).map(([client]) => client);
 }
 
-// "1, 8 and 11", at most so many names.
+// "1, 8 and 11", with at most `most` names.
 function namesInWords(ids, most = 8) {
   const shown = ids.slice(0, most).map((id) => shortened(id));
   const rest = ids.length - shown.length;
@@ -74,7 +74,7 @@ function recoveredHeadline({ plan }) {
   return [
     title(done, ...next),
     lead(`Rebuilt without ${clientsInWords(namesOf(plan))} by ${row.method}${workInWords(row)}. ${measuredInWords(row, before, good)}`),
-    good && recoveries.why && row.ta != null ? el("p", { class: "note" }, `Why this one of ${plural(recoveries.methods.length, "model")}: ${recoveries.why}.`) : null,
+    good && recoveries.why && row.ta != null ? el("p", { class: "note" }, `Why this model, of ${whole.format(recoveries.methods.length)}: ${recoveries.why}.`) : null,
     el("p", { class: "note hash" }, "Model file ", el("code", {}, row.path), ", SHA-256 ", el("code", {}, row.model), "."),
   ];
 }
@@ -86,11 +86,11 @@ function workInWords(row) {
 }
 
 function measuredInWords(row, before, good) {
-  if (row.ta == null) return "Nothing was measured: evaluate it on data of your own before you deploy it.";
+  if (row.ta == null) return "It has not been evaluated: evaluate it on your own data before you deploy it.";
   const scratch = page.facts.recoveries.methods.find((other) => other.reference && other !== row);
   const beside = [before ? `poisoned ${percent(before.ta, 1)}` : null, scratch ? `retrained ${percent(scratch.ta, 1)}` : null].filter(Boolean).join(", ");
   const words = `Accuracy ${percent(row.ta, 1)}${beside ? ` (${beside})` : ""}.`;
-  return good ? words : `${words} It is less accurate, or attack success is higher, than it should be: compare the methods below.`;
+  return good ? words : `${words} Its accuracy is too low or its attack success too high: compare the methods below.`;
 }
 
 function decidedHeadline({ plan }) {
@@ -102,7 +102,7 @@ function decidedHeadline({ plan }) {
   return [
     title(`Decided: roll back to ${to}, then replay.`),
     lead(`${upper(clientsInWords(namesOf(plan)))} ${markedCount() === 1 ? "is" : "are"} excluded. ${why(plan, to)}${when}. The method ${method} then rebuilds the model with the ${plural(honest, "other client")}: ${plural(clientRounds, "client-round")}, ${percent(share)} of full retraining.`),
-    page.facts.recoveries ? el("p", { class: "note" }, "The recovery on this page was made for other clients than those marked now.") : null,
+    page.facts.recoveries ? el("p", { class: "note" }, "The recovery on this page excluded other clients than those marked now.") : null,
   ];
 }
 
@@ -112,18 +112,18 @@ function upper(text) {
 
 function why(plan, to) {
   const t = plan.rollback_round;
-  if (t === 0) return "Every later kept model contains more of their influence than is tolerated, so training is undone back to the initial model";
-  if (plan.index === plan.candidates.length - 1) return `Even the last kept model contains no more of their influence than is tolerated, so it goes back to ${to}`;
+  if (t === 0) return "Every later kept model contains more of their influence than is tolerated, so the whole training is undone";
+  if (plan.index === plan.candidates.length - 1) return `Even the last kept model contains no more of their influence than is tolerated, so the rollback goes to ${to}`;
   return plan.beta === 0 && plan.poison_left === 0
     ? `None of their updates is in ${to}`
-    : `Their influence on ${to} is within what is tolerated`;
+    : `Their influence on ${to} is within the tolerated amount`;
 }
 
 function suspectedHeadline() {
   const { detection } = page.facts;
   const clients = suspectsNow();
   const begun = detection.onset?.round;
-  const since = begun == null ? "" : ` They stand apart from the others from ${roundAndTime(begun)} on.`;
+  const since = begun == null ? "" : ` They differ from the others from ${roundAndTime(begun)} on.`;
   return [
     title(`Suspected: ${clientsInWords(inOrder(clients))}.`),
     lead(`${percent(detection.confidence, 1)} sure that ${clients.length === 1 ? "this client" : `these ${whole.format(clients.length)} of ${plural(everyone(), "client")}`} attacked the training.${since} Nothing is decided yet: look at what they did, then mark them.`),
@@ -135,14 +135,14 @@ function quietHeadline() {
   const { detection } = page.facts;
   return [
     title("No sign of an attack."),
-    lead(`Strongest signal: ${percent(detection.strength)} of the alarm threshold. An attacker who imitates honest clients is not visible this way. If you know who is malicious, mark them in the `, el("a", { href: "#who" }, "map of clients and rounds"), "; the page then says how far to roll back and what that costs."),
+    lead(`Strongest signal: ${percent(detection.strength)} of the alarm threshold. An attacker who imitates honest clients is not visible this way. If you know who is malicious, mark them in the `, el("a", { href: "#who" }, "map of clients and rounds"), "; the page then shows how far to roll back and what that costs."),
   ];
 }
 
 function refusedHeadline({ refused }) {
   const unmarked = page.rounds.length && !markedCount();
   return unmarked
-    ? [title("Nothing is decided yet."), lead("Mark the malicious clients in the ", el("a", { href: "#who" }, "map of clients and rounds"), ". The page then says how far to roll back and what that costs.")]
+    ? [title("Nothing is decided yet."), lead("Mark the malicious clients in the ", el("a", { href: "#who" }, "map of clients and rounds"), ". The page then shows how far to roll back and what that costs.")]
     : [title(refused)];
 }
 
@@ -152,7 +152,7 @@ function briefOf({ plan }, now) {
   return now === "suspected" ? `${plural(suspectsNow().length, "suspect")} · nobody marked yet` : now === "quiet" ? "No sign of an attack" : "Nothing decided yet";
 }
 
-// Three steps, each with what is known of it.
+// The three stages, each with its result so far.
 function stagesOf(answer, now) {
   const rank = { suspected: 0, quiet: 0, refused: -1, decided: 1, recovered: 2 }[now];
   return [suspectedStage(), decidedStage(answer), recoveredStage(now)].map(([name, value, words], at) =>
@@ -176,7 +176,7 @@ function decidedStage({ plan }) {
 
 function recoveredStage(now) {
   if (!page.facts.recoveries) return ["Recovered", "not yet", "no recovery has been run"];
-  if (now !== "recovered") return ["Recovered", "not for these marks", "a recovery for other marks is below"];
+  if (now !== "recovered") return ["Recovered", "not without these clients", "a recovery without other clients is below"];
   const row = chosenRecovery();
   const before = page.facts.recoveries.poisoned;
   if (row.asr != null && before?.asr != null) return ["Recovered", `${percent(before.asr)} → ${percent(row.asr)}`, `attack success, by ${row.method}`];

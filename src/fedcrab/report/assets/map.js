@@ -1,8 +1,8 @@
-// The map: one row per client, one column per round, painted on one canvas; names beside it are the switches.
+// The map: one row per client, one column per round, on one canvas; a click on a name marks the client.
 
 const SORTS = { signal: "strongest signal first", id: "by name", cosine: "by direction", selected: "by rounds selected" };
-const MOST_ROWS = 40; // are shown at first
-const MOST_ACROSS = 16000; // pixels that every browser paints on
+const MOST_ROWS = 40; // shown at first
+const MOST_ACROSS = 16000; // pixels: the widest canvas that every browser supports
 const map = { order: [], head: 26, cell: 4, row: 24, at: null, columns: null, hidden: 0 };
 
 function prepareMap() {
@@ -22,7 +22,7 @@ function prepareMap() {
   whenOpen(byId("clients-table"), clientsTable);
 }
 
-// For each client, which of its round's members it was: -1 where it took no part.
+// The index of each client among the members of each round; -1 if it took no part.
 function clientColumns() {
   const columns = page.facts.clients.map(() => new Int32Array(page.rounds.length).fill(-1));
   page.rounds.forEach((round, t) => round.client.forEach((client, m) => { columns[client][t] = m; }));
@@ -52,7 +52,7 @@ function ordered() {
   return key ? order.sort((a, b) => key(a) - key(b)) : order;
 }
 
-// The first rows of the order, and everybody who is marked or suspected.
+// The first rows in the chosen order, and all marked or suspected clients.
 function shownRows(order) {
   const shown = state.rows ? order : order.filter((client, at) => at < MOST_ROWS || state.marked.has(client) || scoreOf(client)?.suspect);
   map.hidden = order.length - shown.length;
@@ -73,7 +73,7 @@ function scoreOf(client) {
   return page.scores?.get(client);
 }
 
-// A client over all its rounds.
+// The summary of a client over all its rounds.
 function summaryOf(client) {
   page.summaries ??= [];
   return (page.summaries[client] ??= summarise(client));
@@ -112,7 +112,7 @@ function showNames() {
   show(byId("map-clients"), el("div", { class: "corner" }, "client"), map.order.map((client) => {
     const marked = state.marked.has(client);
     const suspect = scoreOf(client)?.suspect;
-    const words = `${nameOf(client)}${page.tookPart[client] ? "" : ", never let in"}${suspect ? ", suspect" : ""}`;
+    const words = `${nameOf(client)}${page.tookPart[client] ? "" : ", rejected from every round"}${suspect ? ", suspect" : ""}`;
     return el("button", { type: "button", "aria-pressed": String(marked), "data-client": client, title: words, click: () => toggle(client) },
       el("span", { class: "name" }, shortened(nameOf(client), 14)), suspect ? el("span", { class: "flag" }, "suspect") : null);
   }));
@@ -136,7 +136,7 @@ function paint(plan) {
   if (plan) paintCut(pen, plan.rollback_round, height, colours);
 }
 
-// All that marks do not change, painted once for each view, order, size and theme.
+// The part that does not depend on the marked clients, painted once per view, order, size and theme.
 function cellsOf({ width, height }, scale, colours) {
   const key = [state.view, width, height, map.cell, Object.values(colours), map.order].join();
   if (map.key === key) return map.cells;
@@ -232,7 +232,7 @@ function look(at) {
 function cellInWords(client, t) {
   const [round, m] = [page.rounds[t], map.columns[client][t]];
   const refusals = page.facts.rejections.rows.filter(([at, who]) => at === t && who === client);
-  const why = refusals.map(([, , reason]) => `turned away: ${page.facts.rejections.reasons[reason]}`);
+  const why = refusals.map(([, , reason]) => `rejected: ${page.facts.rejections.reasons[reason]}`);
   const what = m < 0 ? (why.length ? [] : ["took no part"]) : [
     `length ${times(round.norm[m] / mediansOf("norm")[t])} the round's median`, `direction ${number(round.cosine[m])} (cosine with the step taken)`,
     plural(round.examples[m], "example"), round.selected[m] ? "selected" : "not selected",
@@ -245,7 +245,7 @@ function times(ratio) {
 }
 
 function clientsTable() {
-  const headings = ["client", "marked", "rounds", "selected", "turned away", "mean length, of the median", "mean direction"];
+  const headings = ["client", "marked", "rounds", "selected", "rejected", "mean length, of the median", "mean direction"];
   const scored = Boolean(page.facts.detection);
   const rows = ordered().map((client) => {
     const s = summaryOf(client);

@@ -1,6 +1,6 @@
-// What `fedcrab plan` says, from the page's own numbers: decision, replay, cost, shares, warnings.
+// The result of `fedcrab plan`, from the page's numbers: decision, replay, cost, shares, warnings.
 
-// What the marked clients did under a kind of evidence; the same question is answered once.
+// The influence of the marked clients under a kind of evidence; cached.
 function influenceUnder(page, malicious, since, kind) {
   const key = [TOGETHER, ...[...malicious].sort((a, b) => a - b)].map((client) => `${client}@${since.get(client) ?? 0}`).join(" ");
   const cached = page.influences[kind];
@@ -11,7 +11,7 @@ function influenceUnder(page, malicious, since, kind) {
   return page.influences[kind].found;
 }
 
-// Why there is no decision, or nothing.
+// Why there is no decision; empty if there is one.
 function undecidable(page, malicious, beta, since = new Map()) {
   if (!page.rounds.length) return "No round has been recorded: there is nothing to roll back.";
   if (!malicious.size && !page.facts.together.length) return "Nobody is marked yet.";
@@ -23,7 +23,7 @@ function undecidable(page, malicious, beta, since = new Map()) {
   return "";
 }
 
-// `since` maps a marked client to the round from which on it is malicious; without it, from the first on.
+// `since` maps a marked client to its first malicious round; by default round 0.
 function makePlan(page, malicious, { beta, evidence, rule, since = new Map() }) {
   const found = influenceUnder(page, malicious, since, evidence);
   const candidates = page.kept.length ? page.kept : [0];
@@ -46,7 +46,7 @@ function makePlan(page, malicious, { beta, evidence, rule, since = new Map() }) 
   };
 }
 
-// The honest selected clients of a round: those carried by place, the others as a number.
+// The honest selected clients of a round: those on the page by index, the others as a number.
 function replayOf(page, t, malicious) {
   const round = page.rounds[t];
   const clients = [];
@@ -60,7 +60,7 @@ function asked(step) {
   return step.clients.length + step.others;
 }
 
-// Client-rounds of the replay, beside those of training again from scratch.
+// Client-rounds of the replay and of full retraining.
 function costOf(page, replay, malicious) {
   const ours = replay.reduce((total, step) => total + asked(step), 0);
   const scratch = clientRounds(page, page.rounds.map((_, t) => t), malicious);
@@ -73,12 +73,12 @@ function costOf(page, replay, malicious) {
   };
 }
 
-// The honest participants of these rounds, counted.
+// The number of honest participants of these rounds.
 function clientRounds(page, rounds, malicious) {
   return rounds.reduce((total, t) => total + honestIn(page, t, malicious), 0);
 }
 
-// How many who are not marked took part in a round; every method asks, so it is counted once for each set of marks.
+// The number of participants of a round that are not marked; cached per set of marked clients.
 const honestCounts = new WeakMap();
 
 function honestIn(page, t, malicious) {
@@ -92,7 +92,7 @@ function honestInRound(round, malicious) {
   return total;
 }
 
-// [round, how many clients are asked in it] of a recovery by this method, if all answer; `plan` is that of its preset.
+// [round, number of clients asked] for a recovery by this method, if all answer; `plan` is that of its preset.
 function plannedRounds(page, method, plan, malicious) {
   const honest = (t) => honestIn(page, t, malicious);
   if (method.pace) return paced(page, method.pace, plan.rollback_round, honest);
@@ -105,7 +105,7 @@ function plannedAsks(page, method, plan, malicious) {
   return plannedRounds(page, method, plan, malicious).map(([, count]) => count);
 }
 
-// Replay asks a few after 1, 1, 2, 2, 3, 3, … rounds, and everybody in the last.
+// Replay asks a few clients after 1, 1, 2, 2, 3, 3, … rounds, and all clients in the last rounds.
 function paced(page, { asked, few, longest, settled }, first, honest) {
   const rounds = page.rounds.length;
   const last = rounds - Math.max(1, Math.floor((rounds - first) / settled));
@@ -115,7 +115,7 @@ function paced(page, { asked, few, longest, settled }, first, honest) {
   return counts;
 }
 
-// FedRecover asks everybody in its first rounds, then now and then, and in the last (recover/fedrecover.py).
+// FedRecover asks all clients in its first rounds, then every few rounds, and in the last (recover/fedrecover.py).
 function scheduled(page, { pairs }, first, honest) {
   const rounds = page.rounds.length;
   const within = (share, least, most) => Math.min(most, Math.max(least, Math.floor(rounds / share)));
@@ -127,7 +127,7 @@ function scheduled(page, { pairs }, first, honest) {
   return counts;
 }
 
-// Each marked client's part of all the sensitivity there is, as a share of it.
+// Each marked client's share of the total sensitivity.
 function sharesOfPoison(found) {
   const total = sum(found.s, 0, found.s.length);
   return new Map([...found.parts].map(([client, part]) => [client, total > 0 ? part / total : 0]));
@@ -149,7 +149,7 @@ function warningsOf(page, malicious, since, evidence, left, replay) {
   return said;
 }
 
-// Where training went on from a recovered model: what was undone then is counted as if it were not.
+// The warning if training continued from a recovered model: what that recovery removed still counts here.
 function recoveredBefore(page, malicious) {
   const { sentences, clients, recoveredBefore: { rounds, gone } } = page.facts;
   if (!rounds.length) return [];
@@ -164,14 +164,14 @@ function selectedIn(round, t, malicious, since) {
   return round.client.some((client, m) => round.selected[m] && isMalicious(client, t, malicious, since));
 }
 
-// The rounds of those who were honest first, by name.
+// The first malicious rounds by client id, without those that are 0.
 function sinceOf(page, malicious, since) {
   const late = [...malicious].sort((a, b) => a - b).filter((client) => since.get(client));
   const together = since.get(TOGETHER) ? page.facts.together.map((id) => [id, since.get(TOGETHER)]) : [];
   return Object.fromEntries([...late.map((client) => [page.facts.clients[client], since.get(client)]), ...together]);
 }
 
-// What of the marked clients' movement is in the model rolled back to, under evidence `all`; or nothing.
+// The marked clients' influence in the rollback model, under evidence `all`; null if there is none.
 function poisonLeft(page, malicious, since, candidates, index) {
   const { rounds, s, phi } = influenceUnder(page, malicious, since, "all");
   const poison = sumsBefore(candidates, rounds, s);
@@ -191,12 +191,12 @@ function poisonLeft(page, malicious, since, candidates, index) {
   };
 }
 
-// What a client is called; those who count together have a name in common.
+// The id of a client; marked clients that are not on the page have one name together.
 function idOf(page, client) {
   return client === TOGETHER ? `${page.facts.together.length} more marked clients, together` : page.facts.clients[client];
 }
 
-// A sentence with its places filled in; what is filled in is never read again.
+// A sentence with its placeholders filled in; braces in the values stay as they are.
 function fill(sentence, values) {
   return sentence.replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 }

@@ -1,7 +1,7 @@
-// On paper: everything at the width of a sheet, folded parts unfolded; or one page for a board.
+// Printing: the whole page at the width of a sheet with all details open, or a one-page summary.
 
 const [SCREEN_CHART, PAPER_CHART] = [CHART.height, 130]; // pixels
-const MOST_PRINTED = 120; // rows of a table; longer ones stay folded
+const MOST_PRINTED = 120; // rows of a table; longer ones stay closed
 
 function preparePrint() {
   byId("print").addEventListener("click", () => print());
@@ -52,7 +52,7 @@ function redrawAll() {
   drawLifts();
 }
 
-// One page for people who decide: what happened, who, what was done, what is left to do.
+// The one-page summary: what happened, who, what was done, and what is left to do.
 function showSummary() {
   const answer = answerNow();
   const now = stageOf(answer);
@@ -60,7 +60,7 @@ function showSummary() {
     el("h2", {}, "Summary"),
     el("p", { class: "big-lead" }, byId("verdict-title").textContent),
     el("dl", { class: "board" }, boardRows(answer, now).flatMap(([name, words]) => [el("dt", {}, name), el("dd", {}, words)])),
-    el("p", { class: "note" }, "What this does not say: attackers whom nobody has found are not counted, and figures of attack success hold for the test data at hand."));
+    el("p", { class: "note" }, "Limits: undetected attackers do not count, and attack success was measured on the available test data only."));
 }
 
 function boardRows({ plan }, now) {
@@ -75,7 +75,7 @@ function boardRows({ plan }, now) {
     ["When", whenTrained() ? `The model was ${whenTrained()}, in ${plural(page.rounds.length, "round")}.` : `${plural(page.rounds.length, "round")}; the history has no times.`],
     plan ? ["Who is excluded", `${upper(clientsInWords(namesOf(plan)))}.`] : null,
     plan ? ["What is undone", plan.rollback_round ? `Rounds ${plan.rollback_round} to ${page.rounds.length - 1} of ${page.rounds.length}.` : "The whole training."] : null,
-    plan ? [now === "recovered" ? "What it took" : "What it takes", `${plural((spentBy(plan) ?? defaultCost(plan)).clientRounds, "client-round")}, ${percent((spentBy(plan) ?? defaultCost(plan)).share)} of full retraining.`] : null,
+    plan ? [now === "recovered" ? "Cost" : "Planned cost", `${plural((spentBy(plan) ?? defaultCost(plan)).clientRounds, "client-round")}, ${percent((spentBy(plan) ?? defaultCost(plan)).share)} of full retraining.`] : null,
     now === "recovered" ? ["Result", [...(recoveries.poisoned?.asr != null ? [`Attack success ${percent(recoveries.poisoned.asr, 1)} before, ${percent(chosenRecovery().asr, 1)} after. `] : []), measuredInWords(chosenRecovery(), recoveries.poisoned, recoveries.deploy === chosenRecovery().method)]] : null,
     now === "recovered" ? ["Model to deploy", recoveries.deploy ? el("code", {}, chosenRecovery().model) : "none yet"] : null,
     plan?.warnings.length ? ["Warnings", plan.warnings.join(" ")] : null,

@@ -1,6 +1,6 @@
-// What was recovered: poisoned, recovered and retrained side by side.
+// The recoveries: poisoned, recovered and retrained models side by side.
 
-const KINDS_OF_LINES = ["honest", "second", "third", "fourth", "fifth"]; // one after another; the reference is plain
+const KINDS_OF_LINES = ["honest", "second", "third", "fourth", "fifth"]; // in turn; the retrained model is plain
 
 function prepareRecovered() {
   const { recoveries } = page.facts;
@@ -15,11 +15,11 @@ function prepareRecovered() {
 function leadOf({ malicious, methods }) {
   const known = new Set(malicious);
   const names = [...page.facts.order.map(nameOf), ...page.facts.together].filter((id) => known.has(id)).slice(0, 30).join(", ") + (malicious.length > 30 ? " and others" : "");
-  return `Without ${malicious.length === 1 ? "client" : "clients"} ${names || "nobody"}: ${plural(methods.length, "recovery", "recoveries")}, evaluated on test data that no client and no method has seen.${supposedIn(methods)}`;
+  return `Without ${malicious.length === 1 ? "client" : "clients"} ${names || "nobody"}: ${plural(methods.length, "recovery", "recoveries")}, evaluated on test data that no client and no method has seen.${undetectedIn(methods)}`;
 }
 
-// A recovery may allow for attackers whom nobody named; the page itself counts none.
-function supposedIn(methods) {
+// A recovery may allow for undetected attackers; the page itself does not.
+function undetectedIn(methods) {
   const counts = [...new Set(methods.map(({ decision }) => decision.unfound).filter((count) => count > 0))];
   return counts.length
     ? ` These recoveries allow for up to ${counts.join(" or ")} undetected attackers beyond those named. The rollback shown above counts marked clients only; plan --unfound ${counts[0]} shows the one that was used.`
@@ -49,12 +49,12 @@ function costsTable({ methods }) {
     row.client_rounds == null ? "–" : `${whole.format(row.client_rounds)}${scratch ? ` (${percent(row.client_rounds / scratch)})` : ""}`,
     row.sample_gradients == null ? "–" : whole.format(row.sample_gradients),
     row.seconds == null ? "–" : `${row.seconds.toFixed(1)} s`, row.bytes ? bytes(row.bytes) : "–",
-    row.reference ? "it is the retrained model" : farFromRetrained(row.method),
+    row.reference ? "0 (this is the retrained model)" : farFromRetrained(row.method),
   ]);
   return table(["method", "rolled back to round", "rounds", "rounds with contact", "client-rounds", "sample gradients", "time", "history", "distance to the retrained model"], rows);
 }
 
-// Beside how far the poisoned model is from the retrained one, which is what one would otherwise deploy.
+// Relative to the poisoned model's distance from the retrained one.
 function farFromRetrained(method) {
   const { poisoned, [method]: own } = page.facts.recoveries.distances;
   return own == null || !poisoned ? "–" : `${percent(own / poisoned)} of the poisoned model's`;

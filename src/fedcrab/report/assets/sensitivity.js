@@ -1,4 +1,4 @@
-// How far the poison reaches: the switches, S and Φ, and whose part it is.
+// How far the poison reaches: the settings, the chart of S and Φ, and each client's share.
 
 const EVIDENCE = { all: "all rounds", stored: "stored rounds" };
 const RULE = { prefix: "before first excess", last: "last within" };
@@ -44,7 +44,7 @@ function drawReach(plan) {
   const high = Math.max(...extremes(sensitivity), 0);
   const cropped = most > 0 && high > 4 * most;
   drawChart(host, {
-    label: `Poison S and tolerated Φ at each kept round. At the rollback, round ${plan.rollback_round}: S ${percent(sensitivity[index], 1)}, Φ ${percent(threshold[index], 1)} of what the honest clients moved the model by. Arrow keys read single rounds.`,
+    label: `Poison S and tolerated Φ at each kept round. At the rollback, round ${plan.rollback_round}: S ${percent(sensitivity[index], 1)}, Φ ${percent(threshold[index], 1)} of the distance that the honest clients moved the model. Arrow keys read single rounds.`,
     xs: candidates, xName: "model before round", yName: "share of honest movement", rounds: true, yFormat: percent, xMin: 0, xMax: Math.max(page.rounds.length - 1, 1),
     yMin: 0, yMax: (cropped ? 4 * most : Math.max(high, most)) * 1.05 || 1,
     series: [
@@ -52,7 +52,7 @@ function drawReach(plan) {
       { name: "poison S", kind: "poison", points: candidates.map((t, j) => [t, sensitivity[j]]) },
     ],
     cut: plan.rollback_round, cutWords: `roll back to ${plan.rollback_round}`,
-    hint: cropped ? `S grows to ${percent(high)}, ${number(high / most)} times the largest Φ; the picture ends at four times.` : "",
+    hint: cropped ? `S grows to ${percent(high)}, ${number(high / most)} times the largest Φ; the chart ends at four times.` : "",
     read: (j) => recordInWords(plan, j),
   });
 }
@@ -63,7 +63,7 @@ function recordInWords(plan, j) {
   return `Model before ${roundAndTime(plan.candidates[j])}: S ${share(plan.sensitivity[j])} · Φ ${share(plan.threshold[j])} · ${verdict}`;
 }
 
-// How far the honest clients moved the model in the whole training: what S and Φ are told in.
+// How far the honest clients moved the model in the whole training: the unit of S and Φ on the page.
 function honestMovement(plan) {
   const { phi } = influenceUnder(page, state.marked, sinceNow(), plan.evidence);
   return sum(phi, 0, phi.length) || 1;
@@ -80,7 +80,7 @@ function recordsTable() {
   return table(["before round", "S, of honest movement", "S", "Φ", "decision"], rows);
 }
 
-// Whose part of the poison it is.
+// Each marked client's share of the poison.
 function sharesOfClients(plan) {
   const rows = [...plan.shares].sort((a, b) => b[1] - a[1]).slice(0, 12);
   const left = plan.shares.size - rows.length;

@@ -1,4 +1,4 @@
-// What is asked of the page now, and the answers. Every part draws itself from these.
+// The state of the page and the decision that follows from it. Every part draws itself from these.
 
 const state = { marked: new Set(), beta: 0, evidence: "all", rule: "prefix", since: null, view: "cosine", sort: "signal", rows: false };
 let page = null;
@@ -26,7 +26,7 @@ function draw() {
   return answer;
 }
 
-// Before the first picture: a decision with a client marked. Else the first click would have to compile all of it.
+// Computes a decision with a marked client before the first drawing, so that the first click need not compile the code.
 function warmUp() {
   const { marked } = state;
   if (marked.size || !page.rounds.length) return;
@@ -51,7 +51,7 @@ function answerNow() {
   return { refused: "", plan: presets[presetNow()] ?? makePlan(page, state.marked, own), presets };
 }
 
-// From which round on each marked client is malicious: as set for all of them, or as the page was given it.
+// The first malicious round of each marked client: set on the page for all of them, or given to `report`.
 function sinceNow() {
   const given = new Map(Object.entries(page.facts.since ?? {}));
   const rounds = [...state.marked].map((client) => [client, state.since ?? given.get(nameOf(client)) ?? 0]);
@@ -59,7 +59,7 @@ function sinceNow() {
   return new Map(rounds.filter(([, round]) => round !== 0));
 }
 
-// The name of the preset that the settings are, or nothing.
+// The name of the preset with these settings, or null.
 function presetNow() {
   const same = ([, p]) => p.beta === state.beta && p.evidence === state.evidence && p.rule === state.rule;
   return (Object.entries(page.facts.presets).find(same) ?? [null])[0];
@@ -69,12 +69,12 @@ function nameOf(client) {
   return idOf(page, client);
 }
 
-// Those who are marked on the page, and those who are marked for good.
+// The clients marked on the page, and those that are always marked.
 function markedCount() {
   return state.marked.size + page.facts.together.length;
 }
 
-// Everybody who took part in a round.
+// The number of clients that took part in a round.
 function everyone() {
   return page.tookPart.filter(Boolean).length + page.facts.others + page.facts.together.length;
 }

@@ -1,4 +1,4 @@
-// Whom the detector suspects, with scores and reasons; one click takes them over.
+// The suspects of the detector, with scores and reasons, and a button that marks them.
 
 function prepareSuspects() {
   const { detection } = page.facts;
@@ -34,7 +34,7 @@ function suspected(suspects) {
   ];
 }
 
-// Adds the suspects to whoever is marked already.
+// A button that marks the suspects in addition to the clients already marked.
 function takeSuspects(id) {
   const clients = suspectsNow();
   const taken = clients.every((client) => state.marked.has(client));

@@ -1,4 +1,4 @@
-// The training round by round: loss, windows, kept rounds, accuracy where it is known.
+// The training round by round: loss, windows, kept rounds, and accuracy if it was measured.
 
 part(({ plan }) => {
   if (page.loss.some(Number.isFinite)) drawChartOnce(byId("loss-chart"), plan?.rollback_round, () => lossChart(plan));
@@ -42,7 +42,7 @@ function roundInWords(t) {
     `${upper(roundAndTime(t))}: loss ${number(page.loss[t])}`, `divergence ${number(page.divergence[t])}`,
     window < 0 ? "open window" : `window ${window}`, state,
     plural(rounds[t].members + rounds[t].others.count + rounds[t].marked.count, "client"),
-    turned ? `${turned} turned away` : null,
+    turned ? `${turned} rejected` : null,
   ].filter(Boolean).join(" · ");
 }
 

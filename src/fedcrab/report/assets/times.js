@@ -1,9 +1,9 @@
-// When: the times that the ledger has for its rounds, always UTC, as readers of an incident need them.
+// The times of the rounds in the ledger, always in UTC.
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAY = 86400;
 
-// Seconds since 1970 when the model before round t stood; NaN where the ledger has no times.
+// When round t started, in seconds since 1970; NaN if the ledger has no times.
 function timeBefore(t) {
   const { began, ended } = page.times;
   const known = t > 0 ? [ended[t - 1], began[t]] : [began[0], ended[0]];
@@ -26,25 +26,25 @@ function day(seconds, withYear = true) {
   return `${at.getUTCDate()} ${MONTHS[at.getUTCMonth()]}${withYear ? ` ${at.getUTCFullYear()}` : ""}`;
 }
 
-// How the whole training is told: long trainings by day, short ones by the second.
+// The time span of the training: long ones are shown by day, short ones by the second.
 function trainingSpan() {
   const [from, to] = [timeBefore(0), timeBefore(page.rounds.length)];
   return { from, to, long: to - from > 2 * DAY, short: to - from < 600 };
 }
 
-// Whether times on an axis tell anything: ten ticks of a training of seconds would all be the same.
+// Whether times on an axis are useful: in a training of a few seconds all ticks would be the same.
 function timesTellRoundsApart() {
   return hasTimes() && trainingSpan().to - trainingSpan().from >= 30;
 }
 
-// The label of a round on an axis; nothing where the ledger has no times.
+// The label of a round on an axis; empty if the ledger has no times.
 function timeTick(t) {
   const at = timeBefore(Math.max(0, Math.min(page.rounds.length, t)));
   const { long, short } = trainingSpan();
   return Number.isFinite(at) ? (long ? day(at, false) : clock(at, short)) : "";
 }
 
-// What stands beside such an axis.
+// The title of such an axis.
 function axisDay() {
   const { from, to, long } = trainingSpan();
   const days = day(from) === day(to) ? day(from) : `${day(from)} – ${day(to)}`;

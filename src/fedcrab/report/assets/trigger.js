@@ -1,4 +1,4 @@
-// What was planted: the trigger as a picture, since when it works, and who taught it.
+// The planted trigger: an image of it, since when it works, and who taught it.
 
 function prepareTrigger() {
   const { trigger } = page.facts;
@@ -39,10 +39,10 @@ function drawLifts() {
   host.parentElement.hidden = !lifts?.length;
   if (!lifts?.length) return;
   drawChart(host, {
-    label: `How many examples the trigger turns, model by model, from ${percent(lifts[0][1])} to ${percent(lifts.at(-1)[1])}. Arrow keys read single models.`,
-    xs: lifts.map(([t]) => t), xName: "model before round", yName: "examples that the trigger turns", rounds: true, xMin: 0, xMax: page.rounds.length, yMin: 0, yMax: 1, yFormat: percent,
+    label: `Share of examples whose class the trigger changes, per kept model, from ${percent(lifts[0][1])} to ${percent(lifts.at(-1)[1])}. Arrow keys read single models.`,
+    xs: lifts.map(([t]) => t), xName: "model before round", yName: "success of the trigger", rounds: true, xMin: 0, xMax: page.rounds.length, yMin: 0, yMax: 1, yFormat: percent,
     series: [{ name: "", kind: "poison", points: lifts }],
-    read: (i) => `Model before ${roundAndTime(lifts[i][0])}: the trigger turns ${percent(lifts[i][1], 1)} of the examples of other classes`,
+    read: (i) => `Model before ${roundAndTime(lifts[i][0])}: the trigger changes the class of ${percent(lifts[i][1], 1)} of the examples of other classes`,
   });
 }
 
@@ -52,7 +52,7 @@ function taughtBy({ taught, unknown }) {
   const named = taught.filter((row) => row.named && places.has(row.client)).map((row) => places.get(row.client));
   const taken = named.every((client) => state.marked.has(client));
   const take = el("button", { type: "button", id: "take-teachers", class: "primary", disabled: taken, click: () => change({ marked: new Set([...state.marked, ...named]) }) },
-    taken ? "✓ Those who taught it are marked" : `Mark ${named.length === 1 ? "the client that" : `the ${whole.format(named.length)} clients that`} taught it`);
+    taken ? "✓ The clients that taught it are marked" : `Mark ${named.length === 1 ? "the client that" : `the ${whole.format(named.length)} clients that`} taught it`);
   const rows = [...taught].sort((a, b) => b.part - a.part);
   const most = Math.max(rows[0].part, 1e-300);
   const shown = rows.slice(0, Math.max(8, named.length));
@@ -60,8 +60,8 @@ function taughtBy({ taught, unknown }) {
   const when = (round) => (round == null ? "taught it" : `taught it from ${roundAndTime(round)} on`);
   return [
     el("div", { class: "headed" }, el("h3", {}, "Who taught it"), named.length ? take : null),
-    named.length ? null : el("p", { class: "note" }, "Nobody stands out clearly: the bars are a ranking, not names."),
-    named.length ? el("p", { class: "note" }, `Each client's part in teaching it, beside the largest.${since.size === 1 && named.length > 1 ? ` They all ${when([...since][0])}.` : ""}`) : null,
+    named.length ? null : el("p", { class: "note" }, "No client stands out clearly: the bars are only a ranking."),
+    named.length ? el("p", { class: "note" }, `How much each client taught it, relative to the largest.${since.size === 1 && named.length > 1 ? ` They all ${when([...since][0])}.` : ""}`) : null,
     el("div", { class: "meters" }, shown.map((row) => {
       const line = meter(row.client, row.part / most, percent(Math.max(0, row.part / most)), row.named ? "poison" : "");
       if (row.named && (since.size > 1 || named.length === 1)) line.append(el("span", { class: "why" }, when(row.since)));

@@ -1,9 +1,9 @@
-// The document that the page carries, unpacked: rounds with their members and geometry.
+// The page's data, unpacked: rounds with their members and coordinates.
 
 const KINDS = { f64: Float64Array, f32: Float32Array, i32: Int32Array, u8: Uint8Array };
 
-// Those whom a round's points stand for together, in their order: the other clients and the selected of them,
-// then those who are marked for good because the page has no room for each.
+// The four means among a round's points, in their order: of the clients not on the page that count as honest, of
+// the selected ones of these, and the same for those that are marked.
 const MEANS = ["others", "chosen", "marked", "markedChosen"];
 
 function unpack({ kind, base64 }) {

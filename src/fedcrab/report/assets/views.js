@@ -1,4 +1,4 @@
-// What a cell of the map shows, and in which colour: blue to orange, which everybody tells apart.
+// What a cell of the map shows, and its colour: blue to orange, which is safe for colour blindness.
 
 const VIEWS = { cosine: "direction", norm: "length", likeness: "likeness", selected: "selection" };
 const ABOUT_VIEW = {
@@ -7,7 +7,7 @@ const ABOUT_VIEW = {
   likeness: "Orange updates are unusually like another client's of the same round.",
   selected: "Blue: the selection kept this client's part of the round.",
 };
-const MOST_PRODUCTS = 4e7; // multiplications for all likenesses; more would keep the page waiting
+const MOST_PRODUCTS = 4e7; // multiplications for all likenesses; with more, the page would be slow
 
 let palette = null; // until the theme changes
 
@@ -24,14 +24,14 @@ function colourOf(round, m, colours, median) {
   return blend(colours, Number.isNaN(value) ? 0 : value);
 }
 
-// From -1, what an attacker may look like, to 1.
+// From -1 (as an attacker may look) to 1.
 function signalOf(view, round, m, median) {
   if (view === "cosine") return round.cosine[m];
   if (view === "likeness") return (median - likenessesOf(round)[m]) / Math.max(1 - median, 1e-9);
   return -Math.log2(round.norm[m] / median) / 3;
 }
 
-// Of each member of a round the largest cosine with another member.
+// The largest cosine of each member of a round with another member.
 function likenessesOf(round) {
   if (round.likeness) return round.likeness;
   const most = new Float32Array(round.members).fill(-1);
@@ -53,7 +53,7 @@ function likenessIsCheap() {
   return page.rounds.reduce((total, { members }) => total + members ** 3 / 6, 0) <= MOST_PRODUCTS;
 }
 
-// The view in which those who are suspected, or marked, differ most from the others, by mean over deviation.
+// The view in which suspected or marked clients differ most from the others, in deviations.
 function strongestView() {
   const apart = new Set(state.marked.size ? state.marked : suspectsNow());
   if (!apart.size) return "cosine";
@@ -98,7 +98,7 @@ function channels(hex) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-// Of each round, for the views that compare with it.
+// Per round, for the views that compare with it.
 function mediansOf(view) {
   const values = { norm: (round) => round.norm, likeness: likenessesOf }[view];
   page.medians ??= {};
@@ -123,7 +123,7 @@ function showLegend() {
     likeness: [swatch(blend(colours, -1), "equal to another client's update"), swatch(blend(colours, 0), "as like as the round's median")],
     selected: [swatch(colours.honest, "selected"), swatch(colours.faint, "took part, not selected")],
   }[state.view];
-  const rejected = page.facts.rejections.rows.length ? el("span", {}, el("b", { class: "cross" }, "×"), "turned away") : null;
+  const rejected = page.facts.rejections.rows.length ? el("span", {}, el("b", { class: "cross" }, "×"), "rejected") : null;
   show(byId("legend"), scale, el("span", {}, el("i", { class: "swatch blank" }), "took no part"), el("span", {}, el("i", { class: "tick-mark" }), "model kept"), rejected);
 }
 
