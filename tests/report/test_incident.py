@@ -61,7 +61,7 @@ def test_recovered_while_the_marks_are_those_of_the_recovery(
         assert str(tmp_path / "r" / "crab-hardened" / "model.safetensors") in page.text("#verdict")
         page.click_client(other)
         assert page.text("#verdict-title").startswith("Decided:")
-        assert "made for other clients" in page.text("#verdict")
+        assert "excluded other clients" in page.text("#verdict")
 
 
 def test_a_recovery_that_kept_the_backdoor_is_not_recommended(
