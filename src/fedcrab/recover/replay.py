@@ -76,7 +76,7 @@ def replay(
     """Recover from the plan's rollback model, round by round; needs a history by Compact or Everything.
 
     Every ``every``-th round asks ``asked`` clients; None decides both while it runs. ``settle`` is how many
-    of the last rounds ask every honest participant (None: a fortieth, or one more). ``trust`` uses the mean
+    of the last rounds ask every honest participant (None: a fortieth, at least one). ``trust`` uses the mean
     of two answers instead of a robust mean of five: for an operator who is sure that no attacker is left.
     ``proof`` runs a certified replay instead (:mod:`fedcrab.recover.certified_replay`): a client is asked if
     more than this share of a step would be unknown. It needs C and ρ of the clients' training as ``centre``
@@ -190,7 +190,7 @@ def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, *, due: bool)
     are asked. In other rounds nobody is asked.
     """
     history, able, pacing, now = scene.plan.history, scene.plan.askable(t), scene.pacing, scene.moment(t)
-    if pacing.settles(state, now):
+    if pacing.settles(now):
         count = pacing.settling_count(state, now, len(able))
     else:
         count = pacing.count(state, len(able)) if due else 0

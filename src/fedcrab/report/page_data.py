@@ -18,7 +18,15 @@ from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
 from fedcrab.recover.fedrecover import PAIRS
 from fedcrab.recover.methods import METHODS, default_method
-from fedcrab.recover.pacing import FEWEST, FEWEST_OF_FEW, LONGEST, SETTLED
+from fedcrab.recover.pacing import (
+    FEWEST,
+    FEWEST_OF_FEW,
+    LEAST_TAPER,
+    LONGEST,
+    MOST_TAPER,
+    REPLAYED_PER_TAPER,
+    SETTLED,
+)
 from fedcrab.report.page_clients import PageClients, PageGram, by_influence, points_of
 from fedcrab.rollback.decision import PRESETS
 from fedcrab.rollback.onset import onset
@@ -90,7 +98,8 @@ def _method(history: History, name: str) -> dict[str, Any]:
     if method.rolls_back and method.contacts is not None:
         return {**data, "preset": method.preset, "schedule": {"pairs": PAIRS}}
     if method.rolls_back:
-        pace = {"asked": FEWEST, "few": FEWEST_OF_FEW, "longest": LONGEST, "settled": SETTLED}
+        pace: dict[str, Any] = {"asked": FEWEST, "few": FEWEST_OF_FEW, "longest": LONGEST}
+        pace |= {"taper": [REPLAYED_PER_TAPER, LEAST_TAPER, MOST_TAPER], "settled": SETTLED}
         return {**data, "preset": method.preset, "pace": pace}
     return {**data, "rounds": contact_rounds(method, history), "each": method.most}
 

@@ -105,12 +105,13 @@ function plannedAsks(page, method, plan, malicious) {
   return plannedRounds(page, method, plan, malicious).map(([, count]) => count);
 }
 
-// Replay asks a few clients after 1, 1, 2, 2, 3, 3, … rounds, and all clients in the last rounds.
-function paced(page, { asked, few, longest, settled }, first, honest) {
+// Replay asks a few clients every five rounds, more often at the end, and everybody in the last (recover/pacing.py).
+function paced(page, { asked, few, longest, taper: [share, least, most], settled }, first, honest) {
   const rounds = page.rounds.length;
   const last = rounds - Math.max(1, Math.floor((rounds - first) / settled));
+  const taper = Math.max(least, Math.min(most, Math.floor((rounds - first) / share)));
   const counts = [];
-  for (let t = first + 1, n = 2; t < last; t += Math.min(longest, Math.ceil(n / 2)), n++) counts.push([t, Math.min(asked, Math.max(few, Math.ceil(honest(t) / 2)), honest(t))]);
+  for (let t = first + 1; t < last; t += Math.min(longest, 1 + Math.floor((rounds - t) / taper))) counts.push([t, Math.min(asked, Math.max(few, Math.ceil(honest(t) / 2)), honest(t))]);
   for (let t = Math.max(last, first + 1); t < rounds; t++) counts.push([t, honest(t)]);
   return counts;
 }
