@@ -184,7 +184,10 @@ def main(descriptor: int) -> None:
             answer: Message = {"ok": True}
         except FedcrabError as problem:
             answer = {"ok": False, "problem": str(problem)}
-        send(channel, answer)
+        try:
+            send(channel, answer)
+        except OSError:  # the other end has closed, as after Ctrl-C
+            return
 
 
 def _listen(channel: socket.socket, inbox: Inbox) -> None:
