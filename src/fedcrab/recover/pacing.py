@@ -9,8 +9,8 @@ that mean (‖c‖ if there was no estimate). M_0 is the initial model. So conta
 estimates are wrong, and most frequent in the last rounds. What clients with uneven data taught last decides
 how the model tells their classes apart, so an error of the last rounds costs more accuracy than one of the
 first, even if it moves the model less. (With gaps that grew from 1 to 5, four of 24 settings lost 1.0 to 1.3
-points of accuracy; the same number of contacts spread in this way loses 0.5 at most.) TAPER is a seventh of the
-replayed rounds, at least 2 and at most 4.
+points of accuracy; as many contacts spread in this way lose 0.5 at most.) TAPER is a seventh of the replayed
+rounds, at least 2 and at most 4.
 
 With this many clients the standard error of c is at most the length of the step. If there are fewer than ten
 honest participants, half are asked, but at least three. (When three were always asked, two undetected
