@@ -146,7 +146,7 @@ def test_plan_for_attackers_not_found(place: Path) -> None:
     assert all(s >= t for s, t in zip(hedged["sensitivity"], plain["sensitivity"], strict=True))
     assert hedged["presets"]["hardened"] == plain["presets"]["hardened"]
     told = fedcrab("plan", "h", "--malicious", "3", "--undetected", "3", cwd=place)
-    assert "attackers not found" in told.stdout
+    assert "undetected attackers" in told.stdout
     earlier = fedcrab("plan", "h", "--malicious", "3", "--unfound=3", cwd=place)
     assert earlier.stdout == told.stdout
     wrong = fedcrab("plan", "h", "--malicious", "3", "--undetected", "10", cwd=place)

@@ -44,7 +44,7 @@ def test_audit_of_a_history_says_what_and_when(place: Path) -> None:
     assert (place / "t.png").read_bytes().startswith(b"\x89PNG")
     shown = fedcrab("audit", "h", cwd=place).stdout
     assert "planted" in shown
-    assert "It works since the model of round" in shown
+    assert "It works in every kept model from round" in shown
     assert "█" in shown or "▓" in shown
 
 

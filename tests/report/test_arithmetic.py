@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedcrab import History, plan
-from fedcrab.report import page_clients as carrying
+from fedcrab.report import page_clients
 from fedcrab.report.page_clients import clients_of_page
 from fedcrab.report.page_data import history_data
 from report.in_node import NODE, plans_in_node
@@ -92,8 +92,8 @@ def test_sketched_rounds_to_rounding(seeds: range, tmp_path: Path) -> None:
 def test_with_most_clients_left_out_to_rounding(
     seeds: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrying, "MOST_NUMBERS", 50)
-    monkeypatch.setattr(carrying, "LEAST_CLIENTS", 6)
+    monkeypatch.setattr(page_clients, "MOST_NUMBERS", 50)
+    monkeypatch.setattr(page_clients, "LEAST_CLIENTS", 6)
     left_out = 0
     for rng, history in histories(tmp_path, seeds):
         left_out += clients_of_page(history).others
@@ -109,7 +109,7 @@ def test_marked_clients_without_room_of_their_own_count_together(
 ) -> None:
     """Those who are marked from the start stay marked, carried or not."""
     for name, value in (("MOST_NUMBERS", 50), ("LEAST_CLIENTS", 3), ("MOST_NAMED", 3)):
-        monkeypatch.setattr(carrying, name, value)
+        monkeypatch.setattr(page_clients, name, value)
     together = 0
     for rng, history in histories(tmp_path, seeds):
         everyone = list(history.clients)

@@ -217,7 +217,7 @@ def test_a_recovery_that_supposed_more_attackers_says_so(
         made = a_recovery(tmp_path / f"r{count}", history, plan=decided)
         with opened(browser, written(history, tmp_path / "p.html", recovered=made)) as page:
             told[count] = page.page.locator("#recovered-lead").inner_text()
-            assert "plan --unfound" in page.page.locator("#reach").inner_text()
+            assert "plan --undetected" in page.page.locator("#reach").inner_text()
     assert "up to 2 undetected attackers beyond those named" in told[2]
     assert "beyond those named" not in told[0]
 

@@ -1,4 +1,4 @@
-"""Forensics on a model and its history: which trigger was planted, since when, and by whom. Needs torch."""
+"""Forensics on a model and its history: which trigger was planted, when, and which clients taught it. Needs torch."""
 
 from fedcrab.audit.attribution import Attribution, attribute
 from fedcrab.audit.examples import read_examples

@@ -193,7 +193,7 @@ def _subject(plan: Plan, evidence: RecoveryArtifacts) -> dict[str, Any]:
 
 
 def _answer_hashes(plan: Plan, evidence: RecoveryArtifacts) -> list[Any]:
-    """Return every answer with hashes in place of its vectors."""
+    """Return every answer with hashes instead of its vectors."""
     layout, snapshots = plan.history.charter.layout, Snapshots(plan.history.path / SNAPSHOTS)
     return [
         [

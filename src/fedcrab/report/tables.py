@@ -213,7 +213,7 @@ def _since(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
 def _undetected(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
     """Return a row with the number of undetected attackers, if a plan allows for any."""
     counts = [plan.unfound for plan in plans]
-    return [("attackers not found", [str(count) for count in counts])] if any(counts) else []
+    return [("undetected attackers", [str(count) for count in counts])] if any(counts) else []
 
 
 def _at(plan: Plan, index: int) -> str:

@@ -78,18 +78,18 @@ function pythonOf(plan) {
 }
 
 function command(words, text) {
-  const told = el("span", { class: "told", role: "status" });
+  const status = el("span", { class: "told", role: "status" });
   const code = el("pre", { tabindex: 0 }, el("code", {}, text));
-  const copy = el("button", { type: "button", click: () => copyText(text, code, told) }, "Copy");
-  return el("div", { class: "command" }, el("p", {}, words), code, copy, told);
+  const copy = el("button", { type: "button", click: () => copyText(text, code, status) }, "Copy");
+  return el("div", { class: "command" }, el("p", {}, words), code, copy, status);
 }
 
-async function copyText(text, code, told) {
+async function copyText(text, code, status) {
   try {
     await navigator.clipboard.writeText(text);
-    told.textContent = "Copied.";
+    status.textContent = "Copied.";
   } catch {
     getSelection().selectAllChildren(code);
-    told.textContent = "Selected: copy with Ctrl+C.";
+    status.textContent = "Selected: copy with Ctrl+C.";
   }
 }

@@ -21,17 +21,17 @@ function asText(name, value) {
 
 // The state in a fragment; invalid values are ignored.
 function readFragment(text) {
-  const said = new Map(text.replace(/^#/, "").split("&").map((piece) => [piece.split("=")[0], piece.slice(piece.indexOf("=") + 1)]));
+  const values = new Map(text.replace(/^#/, "").split("&").map((piece) => [piece.split("=")[0], piece.slice(piece.indexOf("=") + 1)]));
   const changes = { ...fragment.initial };
   const places = new Map(page.facts.clients.map((id, place) => [id, place]));
-  const ids = (said.get("marked") ?? "").split(",").map(decoded).filter((id) => places.has(id));
-  if (said.has("marked")) changes.marked = new Set(ids.map((id) => places.get(id)));
+  const ids = (values.get("marked") ?? "").split(",").map(decoded).filter((id) => places.has(id));
+  if (values.has("marked")) changes.marked = new Set(ids.map((id) => places.get(id)));
   for (const [name, known] of [["evidence", EVIDENCE], ["rule", RULE], ["view", VIEWS], ["sort", SORTS]]) {
-    if (Object.hasOwn(known, said.get(name) ?? "")) changes[name] = said.get(name);
+    if (Object.hasOwn(known, values.get(name) ?? "")) changes[name] = values.get(name);
   }
-  if (said.get("beta") && Number(said.get("beta")) >= 0) changes.beta = Number(said.get("beta"));
-  if (said.get("since") && Number(said.get("since")) >= 0) changes.since = Number(said.get("since"));
-  fragment.section = sectionsOfPage().includes(said.get("at")) ? said.get("at") : "";
+  if (values.get("beta") && Number(values.get("beta")) >= 0) changes.beta = Number(values.get("beta"));
+  if (values.get("since") && Number(values.get("since")) >= 0) changes.since = Number(values.get("since"));
+  fragment.section = sectionsOfPage().includes(values.get("at")) ? values.get("at") : "";
   return changes;
 }
 

@@ -88,8 +88,8 @@ function workInWords(row) {
 function measuredInWords(row, before, good) {
   if (row.ta == null) return "It has not been evaluated: evaluate it on your own data before you deploy it.";
   const scratch = page.facts.recoveries.methods.find((other) => other.reference && other !== row);
-  const beside = [before ? `poisoned ${percent(before.ta, 1)}` : null, scratch ? `retrained ${percent(scratch.ta, 1)}` : null].filter(Boolean).join(", ");
-  const words = `Accuracy ${percent(row.ta, 1)}${beside ? ` (${beside})` : ""}.`;
+  const others = [before ? `poisoned ${percent(before.ta, 1)}` : null, scratch ? `retrained ${percent(scratch.ta, 1)}` : null].filter(Boolean).join(", ");
+  const words = `Accuracy ${percent(row.ta, 1)}${others ? ` (${others})` : ""}.`;
   return good ? words : `${words} Its accuracy is too low or its attack success too high: compare the methods below.`;
 }
 

@@ -49,14 +49,14 @@ function showSections() {
 function sayWhatIsReduced() {
   const { facts } = page;
   const carried = page.tookPart.filter(Boolean).length;
-  const said = [];
-  if (facts.together.length) said.push(`${plural(facts.together.length, "more marked client")} are not shown one by one. They count exactly, as one malicious group, and stay marked.`);
-  if (facts.others) said.push(`${plural(everyone(), "client")} took part; this page shows the ${whole.format(carried)} that were named, are suspected, or moved the model most. The other ${whole.format(facts.others)} count exactly, as honest, and cannot be marked here: “fedcrab report --malicious” adds them, and “fedcrab plan” accepts any client.`);
-  if (carried > 1 && !facts.detection) said.push("The detector was not run, because it takes long with this many clients; run “fedcrab detect”.");
-  if (facts.turnedAwayOthers) said.push(`${plural(facts.turnedAwayOthers, "client")} more were rejected from every round and are not shown.`);
-  if (facts.rejections.others) said.push(`${plural(facts.rejections.others, "rejection")} of clients or rounds not shown here are in “fedcrab show”.`);
-  byId("reduced").hidden = !said.length;
-  byId("reduced").textContent = said.join(" ");
+  const notes = [];
+  if (facts.together.length) notes.push(`${plural(facts.together.length, "more marked client")} are not shown one by one. They count exactly, as one malicious group, and stay marked.`);
+  if (facts.others) notes.push(`${plural(everyone(), "client")} took part; this page shows the ${whole.format(carried)} that were named, are suspected, or moved the model most. The other ${whole.format(facts.others)} count exactly, as honest, and cannot be marked here: “fedcrab report --malicious” adds them, and “fedcrab plan” accepts any client.`);
+  if (carried > 1 && !facts.detection) notes.push("The detector was not run, because it takes long with this many clients; run “fedcrab detect”.");
+  if (facts.turnedAwayOthers) notes.push(`${plural(facts.turnedAwayOthers, "client")} more were rejected from every round and are not shown.`);
+  if (facts.rejections.others) notes.push(`${plural(facts.rejections.others, "rejection")} of clients or rounds not shown here are in “fedcrab show”.`);
+  byId("reduced").hidden = !notes.length;
+  byId("reduced").textContent = notes.join(" ");
 }
 
 function redrawWhenItMatters() {

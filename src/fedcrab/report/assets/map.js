@@ -231,8 +231,8 @@ function look(at) {
 
 function cellInWords(client, t) {
   const [round, m] = [page.rounds[t], map.columns[client][t]];
-  const refusals = page.facts.rejections.rows.filter(([at, who]) => at === t && who === client);
-  const why = refusals.map(([, , reason]) => `rejected: ${page.facts.rejections.reasons[reason]}`);
+  const rejections = page.facts.rejections.rows.filter(([at, who]) => at === t && who === client);
+  const why = rejections.map(([, , reason]) => `rejected: ${page.facts.rejections.reasons[reason]}`);
   const what = m < 0 ? (why.length ? [] : ["took no part"]) : [
     `length ${times(round.norm[m] / mediansOf("norm")[t])} the round's median`, `direction ${number(round.cosine[m])} (cosine with the step taken)`,
     plural(round.examples[m], "example"), round.selected[m] ? "selected" : "not selected",
@@ -241,11 +241,11 @@ function cellInWords(client, t) {
 }
 
 function times(ratio) {
-  return Number.isFinite(ratio) ? `${Number(ratio.toPrecision(2))} times` : "unknown beside";
+  return Number.isFinite(ratio) ? `${Number(ratio.toPrecision(2))} times` : "unknown, relative to";
 }
 
 function clientsTable() {
-  const headings = ["client", "marked", "rounds", "selected", "rejected", "mean length, of the median", "mean direction"];
+  const headings = ["client", "marked", "rounds", "selected", "rejected", "mean length, share of the median", "mean direction"];
   const scored = Boolean(page.facts.detection);
   const rows = ordered().map((client) => {
     const s = summaryOf(client);

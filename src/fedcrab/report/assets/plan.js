@@ -136,18 +136,18 @@ function sharesOfPoison(found) {
 
 function warningsOf(page, malicious, since, evidence, left, replay) {
   const { sentences, caveats, clients, order } = page.facts;
-  const said = [];
-  if (left) said.push(fill(sentences.poison_left, left));
+  const warnings = [];
+  if (left) warnings.push(fill(sentences.poison_left, left));
   if (!page.kept.some((t) => selectedIn(page.rounds[t], t, malicious, since))) {
-    said.push(fill(sentences.never_selected, { advice: evidence === "stored" ? sentences.advice : "" }));
+    warnings.push(fill(sentences.never_selected, { advice: evidence === "stored" ? sentences.advice : "" }));
   }
   const never = order.filter((client) => malicious.has(client) && !page.tookPart[client]);
-  if (never.length) said.push(fill(sentences.never_let_in, { clients: never.map((c) => clients[c]).join(", ") }));
-  said.push(...caveats, ...recoveredBefore(page, malicious));
+  if (never.length) warnings.push(fill(sentences.never_let_in, { clients: never.map((c) => clients[c]).join(", ") }));
+  warnings.push(...caveats, ...recoveredBefore(page, malicious));
   const alone = replay.filter((step) => !asked(step)).map((step) => step.round);
-  if (alone.length) said.push(fill(sentences.nobody_left, { rounds: alone.join(", ") }));
-  if (!page.facts.closed) said.push(sentences.not_closed);
-  return said;
+  if (alone.length) warnings.push(fill(sentences.nobody_left, { rounds: alone.join(", ") }));
+  if (!page.facts.closed) warnings.push(sentences.not_closed);
+  return warnings;
 }
 
 // The warning if training continued from a recovered model: what that recovery removed still counts here.

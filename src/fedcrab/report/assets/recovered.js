@@ -22,7 +22,7 @@ function leadOf({ malicious, methods }) {
 function undetectedIn(methods) {
   const counts = [...new Set(methods.map(({ decision }) => decision.unfound).filter((count) => count > 0))];
   return counts.length
-    ? ` These recoveries allow for up to ${counts.join(" or ")} undetected attackers beyond those named. The rollback shown above counts marked clients only; plan --unfound ${counts[0]} shows the one that was used.`
+    ? ` These recoveries allow for up to ${counts.join(" or ")} undetected attackers beyond those named. The rollback shown above counts marked clients only; plan --undetected ${counts[0]} shows the one that was used.`
     : "";
 }
 

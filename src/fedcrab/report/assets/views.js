@@ -4,7 +4,7 @@ const VIEWS = { cosine: "direction", norm: "length", likeness: "likeness", selec
 const ABOUT_VIEW = {
   cosine: "Orange updates point against the step that the server took.",
   norm: "Orange updates are longer than the round's median.",
-  likeness: "Orange updates are unusually like another client's of the same round.",
+  likeness: "Orange updates are unusually similar to another client's in the same round.",
   selected: "Blue: the selection kept this client's part of the round.",
 };
 const MOST_PRODUCTS = 4e7; // multiplications for all likenesses; with more, the page would be slow
@@ -118,9 +118,9 @@ function showLegend() {
     return el("span", {}, box, words);
   };
   const scale = {
-    cosine: [swatch(blend(colours, -1), "against the step taken (cosine −1)"), swatch(blend(colours, 0), "across (0)"), swatch(blend(colours, 1), "along (1)")],
-    norm: [swatch(blend(colours, -1), "8 times the round's median or more"), swatch(blend(colours, 0), "as the median"), swatch(blend(colours, 1), "an eighth or less")],
-    likeness: [swatch(blend(colours, -1), "equal to another client's update"), swatch(blend(colours, 0), "as like as the round's median")],
+    cosine: [swatch(blend(colours, -1), "against the step taken (cosine −1)"), swatch(blend(colours, 0), "orthogonal (0)"), swatch(blend(colours, 1), "the same direction (1)")],
+    norm: [swatch(blend(colours, -1), "8 times the round's median or more"), swatch(blend(colours, 0), "the median"), swatch(blend(colours, 1), "an eighth of it or less")],
+    likeness: [swatch(blend(colours, -1), "equal to another client's update"), swatch(blend(colours, 0), "as similar as the round's median")],
     selected: [swatch(colours.honest, "selected"), swatch(colours.faint, "took part, not selected")],
   }[state.view];
   const rejected = page.facts.rejections.rows.length ? el("span", {}, el("b", { class: "cross" }, "×"), "rejected") : null;
