@@ -1,4 +1,4 @@
-"""Forensics on a model and its history: which trigger was planted, when, and which clients taught it. Needs torch."""
+"""Forensics: which trigger was planted in a model, when, and which clients taught it. Needs torch."""
 
 from fedcrab.audit.attribution import Attribution, attribute
 from fedcrab.audit.examples import read_examples
