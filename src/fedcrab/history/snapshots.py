@@ -27,6 +27,7 @@ from fedcrab.files import (
 )
 from fedcrab.history.remote_store import RemoteStore
 from fedcrab.history.server_state import parse_state, state_parts
+from fedcrab.history.verified_files import VerifiedFiles, state_of
 from fedcrab.types import Layout, ServerState, Vector
 from fedcrab.vectors import Matrix64, Sliced
 
@@ -50,6 +51,7 @@ class Snapshots:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._verified = VerifiedFiles()
 
     def path(self, digest: str) -> Path:
         """Return the path of the snapshot with this hash."""
@@ -125,7 +127,7 @@ class Snapshots:
         path = self.found(digest)
         items = int(np.prod(shape, dtype=object)) if shape else 1
         size, head = items * np.dtype(_DTYPES[dtype]).itemsize, _header({name: shape}, dtype)
-        content = _bytes(path, digest, size)
+        content = _bytes(path, digest, size, self._verified)
         if content[: len(head)].tobytes() == head and len(content) == len(head) + size:  # as we write it
             return content[len(head) :].view(_DTYPES[dtype]).reshape(shape)
         return _tensor(path, _tensors(path, content.tobytes(), size), name, shape, dtype)
@@ -185,16 +187,23 @@ def _read(path: Path, digest: str, size: int) -> dict[str, Mapping[str, object]]
     return _tensors(path, content, size)
 
 
-def _bytes(path: Path, digest: str, size: int) -> NDArray[np.uint8]:
-    """Return all bytes of such a file, its hash checked, without a second copy in memory."""
+def _bytes(path: Path, digest: str, size: int, verified: VerifiedFiles) -> NDArray[np.uint8]:
+    """Return all bytes of such a file, its hash checked, without a second copy in memory.
+
+    A file that was verified before and has not changed since is not hashed again.
+    """
     with open_regular(path) as file:
+        before = state_of(file.fileno())
         length = os.fstat(file.fileno()).st_size
         if length > size + HEADER:
             raise DamagedError(f"{path}: has {length} bytes, at most {size + HEADER} are allowed")
         content, done = np.empty(length, np.uint8), 0
         while done < length and (more := file.readinto(content[done:].data)):
             done += more
-    _check_hash(path, content[:done].data, digest)
+        after = state_of(file.fileno())
+    if done < length or not verified.has(digest, before, after):
+        _check_hash(path, content[:done].data, digest)
+        verified.add(digest, before, after)
     return content[:done]
 
 
