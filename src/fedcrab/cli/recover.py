@@ -26,7 +26,6 @@ from fedcrab.cli.output import (
     print_next,
     print_tables,
 )
-from fedcrab.errors import ConfigError
 from fedcrab.evaluate import best_recovery, why_best
 from fedcrab.extras import need_extra
 from fedcrab.progress import Progress
@@ -98,8 +97,7 @@ def recover(
         method, why = default_method(history)
         if why:
             tell_aside(why)
-    if method == "all" and (changes or noise):
-        raise ConfigError(f"{'--set' if changes else 'noise'} applies to one method: choose it with --method")
+
     with Progress(quiet=as_json) as progress:
         progress.stage("Loading the simulator")
         from fedcrab.experiment.run import recover_command

@@ -158,7 +158,7 @@ def recover_command(
     if method != "all":
         names.look_up("method", method, names.METHODS)
     elif noise or {*settings(changes)} - {"batches"}:
-        raise ConfigError(f"{'--set' if changes else 'noise'} applies to one method: choose it with --method")
+        raise ConfigError(f"{'noise' if noise else '--set'} applies to one method: choose it with --method")
     planned = {"unfound": unfound, "since": {c: t for c, t in (since or {}).items() if t} or None}
     own = {**settings(changes), **{name: value for name, value in planned.items() if value is not None}}
     history = directory if isinstance(directory, History) else History.open(directory)

@@ -41,7 +41,6 @@ from fedcrab.flower.training_loop import (
 )
 from fedcrab.flower.waiting import Patience, PatientGrid, Reason
 from fedcrab.history.selection import Selection
-from fedcrab.recording.arrays import UpdateBuffers
 from fedcrab.recording.training_history import REPORTED, TrainingHistory
 from fedcrab.types import Updates, Vector, utc_now
 
@@ -80,7 +79,7 @@ class Recorder(Strategy):
         self._identities: Identities | None = None
         self._grid: PatientGrid | None = None
         self._intake: ReplyCollector | None = None
-        self._rooms = UpdateBuffers(self._settle)
+
         self._messages: list[Message] = []
         self._done = 0  # rounds of earlier runs
         self._began: datetime | None = None  # when the current round began
@@ -165,10 +164,6 @@ class Recorder(Strategy):
         finally:
             self._inside = {}
 
-    def _settle(self) -> None:
-        if self._recording is not None:
-            self._recording.settle()
-
     def _settled(self, evaluate: EvaluateFn | None) -> EvaluateFn | None:
         """Return the caller's function so that it runs once per model, also if the recorder uses it.
 
@@ -179,7 +174,8 @@ class Recorder(Strategy):
         function = self._once if self._once and self._once.function is evaluate else evaluate
 
         def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            self._settle()
+            if self._recording is not None:
+                self._recording.settle()
             return function(server_round + self._done, arrays)
 
         return evaluated
@@ -231,7 +227,7 @@ class Recorder(Strategy):
         recording = self._recorded(arrays, messages, self._identities.scheme())
         start = recording.model.flatten(arrays, rest=self._whole)
         examples_key = RunMetadata.of(recording.history).examples_key
-        self._intake = ReplyCollector(recording.model, start, clients, examples_key, self._rooms)
+        self._intake = ReplyCollector(recording.model, start, clients, examples_key, recording.buffers)
         self._messages = [m for m in messages if m.metadata.dst_node_id in clients]
         return self._messages
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fedcrab.flower.arrays import as_record, numbers
 from fedcrab.flower.strategy_state import chain
 from fedcrab.history import History
 from fedcrab.recording.arrays import ArrayLayout
+from fedcrab.recording.engine_notes import from_notes, to_notes
 
 KEY = "flower"
 ROUND = "server-round"
@@ -39,20 +39,15 @@ class RunMetadata:
 
     def to_json(self) -> str:
         """Return the metadata as JSON."""
-        return json.dumps({KEY: asdict(self)})
+        return to_notes(KEY, self)
 
     @classmethod
     def of(cls, history: History) -> RunMetadata:
         """Return the metadata of a history; raises HistoryError if it was not recorded on Flower."""
-        names = {f.name for f in history.charter.layout.fields}
-        try:
-            notes = cls(**json.loads(history.charter.notes)[KEY])
-            sound = set(notes.dtypes) == names and isinstance(notes.config, dict)
-        except (ValueError, TypeError, KeyError):
-            sound = False
-        if not sound:
+        found = from_notes(KEY, cls, history)
+        if found is None:
             raise HistoryError(f"{history.path}: not recorded on Flower; recover it with `fedcrab recover`")
-        return notes
+        return found
 
     def check_identity(self, scheme: str, path: Path) -> None:
         """Raise ConfigError if clients are named differently than in the history."""

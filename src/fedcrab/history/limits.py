@@ -7,12 +7,10 @@ ledger is not trusted. Writers check the same constants, and run the parser itse
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrab.admission import LONGEST_TEXT, as_printable, no_updates, unusable_rows
 from fedcrab.errors import ConfigError, DamagedError, RecordError, shown
@@ -21,9 +19,9 @@ from fedcrab.history.ledger_rows import LONGEST_JSON, MOST_NUMBERS, parse_charte
 from fedcrab.history.records import Settings
 from fedcrab.history.selection import KINDS, Selection
 from fedcrab.history.server_state import check_state
-from fedcrab.history.snapshots import HEADER, RESERVED, header
+from fedcrab.history.snapshots import HEADER, RESERVED, header, sums
 from fedcrab.types import Field, Layout, Rejection, Round, ServerState, Updates, Vector
-from fedcrab.vectors import BLOCK, is_finite
+from fedcrab.vectors import is_finite
 
 MOST_POINTS = (
     15_000  # clients and earlier means: SQLite stores their exact coordinates, a triangle, as one value
@@ -133,7 +131,7 @@ def checked_round(round: Round, charter: Settings, expected: int) -> Round:
     for name, vector in (("start", round.start), ("aggregate", round.aggregate)):
         _check_vector(f"round {index}: {name}", vector, charter.layout.size)
     _check_updates(index, round, charter)
-    if not all(is_finite(part) for part in _sums(round.start, round.aggregate)):
+    if not all(is_finite(part) for part in sums(round.start, round.aggregate)):
         raise RecordError(
             f"round {index}: start + aggregate overflows float32, so no round could follow; "
             "keep the model unchanged, and leave these clients out of the round"
@@ -187,13 +185,6 @@ def _check_updates(index: int, round: Round, charter: Settings) -> None:
             f"round {index}: {len(updates.clients)} clients with sketches of {charter.sketch_size} numbers "
             "exceed what a ledger can store per round; create the history with a smaller sketch_size"
         )
-
-
-def _sums(start: Vector, aggregate: Vector) -> Iterator[NDArray[np.float32]]:
-    """Yield ``start + aggregate``, one block at a time."""
-    with np.errstate(over="ignore"):
-        for at in range(0, len(start), BLOCK):
-            yield start[at : at + BLOCK] + aggregate[at : at + BLOCK]
 
 
 def _rejected(index: int, rejected: object) -> tuple[Rejection, ...]:

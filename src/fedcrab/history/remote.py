@@ -19,7 +19,7 @@ from fedcrab.errors import DamagedError, HistoryError
 from fedcrab.files import make_directory, read_regular, sync_directory, write_named
 from fedcrab.history.anchor import SIGNATURE
 from fedcrab.history.chain import HEAD, LEDGER, SNAPSHOTS, Head
-from fedcrab.history.remote_store import RemoteStore, as_url
+from fedcrab.history.remote_store import SMALL, RemoteStore, as_url
 from fedcrab.history.snapshots import ENDING, Snapshots
 from fedcrab.history.verify import load_state
 
@@ -36,7 +36,7 @@ def local_place(path: str | os.PathLike[str]) -> Path:
     new = store.content(HEAD)
     if new is None:
         raise HistoryError(f"{url}: no closed history found there; a history is uploaded when it is closed")
-    if not (place / HEAD).exists() or read_regular(place / HEAD, limit=4096) != new:
+    if not (place / HEAD).exists() or read_regular(place / HEAD, limit=SMALL) != new:
         store.get(LEDGER, place / LEDGER)
         store.note(place)
         write_named(place / HEAD, [new])
@@ -63,7 +63,7 @@ def upload(directory: Path, url: str | None = None, *, keep: bool = True) -> lis
     contents = load_state(directory)
     if not contents.closed or Head.read(directory).ledger is None:
         raise HistoryError(f"{directory}: still open; close it first, which uploads it")
-    head = read_regular(directory / HEAD, limit=4096)
+    head = read_regular(directory / HEAD, limit=SMALL)
     if store.content(HEAD) not in (None, head):
         raise HistoryError(f"{store.url}: contains another history; choose another URL")
     copied = send(store, directory, contents.files(), keep=True)

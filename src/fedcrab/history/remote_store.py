@@ -24,6 +24,7 @@ from fedcrab.files import Part, make_directory, read_json, sync_directory, write
 REMOTE = "remote.json"
 PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs", "file")  # others could run or reach anything
 PIECE = 2**20  # bytes read at a time
+SMALL = 4096  # bytes of the largest small file
 PART = 8 * 2**20  # bytes of one part of an upload
 _URL = re.compile(r"([a-z][a-z0-9]*):/+(.*)", re.DOTALL)
 
@@ -82,9 +83,9 @@ class RemoteStore:
         if self.sizes():
             raise HistoryError(f"{self.url}: is not empty; choose another URL")
 
-    def content(self, name: str, limit: int = 4096) -> bytes | None:
-        """Return the content of a small file; None if it does not exist."""
-        if self.sizes().get(name, limit + 1) > limit:
+    def content(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if it does not exist or is larger than ``SMALL``."""
+        if self.sizes().get(name, SMALL + 1) > SMALL:
             return None
         with self._reached(f"{name} was not fetched") as (fs, root):
             return bytes(fs.cat_file(f"{root}/{name}"))

@@ -66,12 +66,12 @@ class Snapshots:
 
     def put_model(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
         """Write the model ``start`` (or ``start + step``) with named tensors; return its hash."""
-        return self._put(header(layout), _sums(start, step))
+        return self._put(header(layout), _sum_bytes(start, step))
 
     def hash_of(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
         """Return the hash that :meth:`put_model` would return."""
         digest = hashlib.sha256(header(layout))
-        for piece in _sums(start, step):
+        for piece in _sum_bytes(start, step):
             digest.update(piece)
         return digest.hexdigest()
 
@@ -166,7 +166,7 @@ class _OnDisk:
 
 def write_model(path: Path, layout: Layout, model: Vector) -> str:
     """Write a model under the given name, completely or not at all; return the sha256 of the file."""
-    return write_named(path, _after(header(layout), _sums(model, None)))
+    return write_named(path, _after(header(layout), _sum_bytes(model, None)))
 
 
 def read_model(path: Path, digest: str, layout: Layout) -> Vector:
@@ -263,8 +263,15 @@ def _pieces(flat: NDArray[np.generic]) -> Iterator[Part]:
         yield flat[start : start + items].data.cast("B")
 
 
-def _sums(start: Vector, step: Vector | None) -> Iterator[Part]:
-    """Yield the numbers of ``start + step`` in pieces, so that no third vector is needed."""
+def sums(start: Vector, step: Vector | None) -> Iterator[NDArray[np.float32]]:
+    """Yield ``start + step`` (or ``start``) in pieces, so that no third vector is needed."""
     for at in range(0, len(start), PIECE):
         piece = np.ascontiguousarray(start[at : at + PIECE], np.float32)
-        yield (piece if step is None else piece + step[at : at + PIECE]).data.cast("B")
+        if step is not None:
+            with np.errstate(over="ignore"):
+                piece = piece + step[at : at + PIECE]
+        yield piece
+
+
+def _sum_bytes(start: Vector, step: Vector | None) -> Iterator[Part]:
+    return (piece.data.cast("B") for piece in sums(start, step))

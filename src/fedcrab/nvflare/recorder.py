@@ -48,7 +48,7 @@ from fedcrab.nvflare.results import (
     unaccepted,
 )
 from fedcrab.nvflare.workflow import Workflow
-from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
+from fedcrab.recording.arrays import ArrayLayout
 from fedcrab.recording.training_history import REPORTED, EvaluateFn, TrainingHistory
 from fedcrab.types import utc_now
 
@@ -84,7 +84,7 @@ class Recorder(ModelAggregator):
         self._workflow: Workflow | None = None
         self._recording: TrainingHistory | None = None
         self._results: ResultCollector | None = None
-        self._rooms, self._metrics = UpdateBuffers(self._settle), WeightedAggregationHelper()
+        self._metrics = WeightedAggregationHelper()
         self._made: Mapping[str, Any] = {}  # the parameters that the next round must start from
         self._began: datetime | None = None
         self._stopped = False
@@ -204,7 +204,7 @@ class Recorder(ModelAggregator):
             start,
             [getattr(target, "name", target) for target in task.targets],
             weights=workflow.weights,
-            rooms=self._rooms,
+            rooms=recording.buffers,
         )
 
     def _unchanged(self, model: ArrayLayout, sent: Mapping[str, Any]) -> Any:
@@ -240,11 +240,6 @@ class Recorder(ModelAggregator):
             head_every=self.head_every,
         )
         return self._recording
-
-    def _settle(self) -> None:
-        """Wait until the last round is written: the next updates reuse its memory."""
-        if self._recording is not None:
-            self._recording.settle()
 
     def reset_stats(self) -> None:
         """Start a new round."""

@@ -1,4 +1,4 @@
-"""The results of sites, none of which are trusted, and facts about a training on FLARE.
+"""The results of sites, which are not trusted, and facts about a training on FLARE.
 
 A site has the name by which the server gave it the task: in secure mode the common name of its certificate.
 What a site says about itself (its peer context, its headers) is never used as an id.
@@ -6,10 +6,9 @@ What a site says about itself (its peer context, its headers) is never used as a
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from fedcrab.admission import MOST_EXAMPLES, bad_id, no_updates, printable, upda
 from fedcrab.errors import HistoryError
 from fedcrab.history import History
 from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
+from fedcrab.recording.engine_notes import from_notes, to_notes
 from fedcrab.types import ClientId, Rejection, Updates, Vector
 
 KEY = "nvflare"
@@ -45,20 +45,13 @@ class RunMetadata:
 
     def to_json(self) -> str:
         """Return the metadata as JSON."""
-        return json.dumps({KEY: asdict(self)})
+        return to_notes(KEY, self)
 
     @classmethod
     def of(cls, history: History) -> RunMetadata:
         """Return the metadata of a history; raises HistoryError if it was not recorded on FLARE."""
-        try:
-            found = cls(**json.loads(history.charter.notes)[KEY])
-            names = {f.name for f in history.charter.layout.fields}
-            sound = set(found.dtypes) == names and all(
-                isinstance(part, dict) for part in (found.weights, found.meta)
-            )
-        except (ValueError, TypeError, KeyError):
-            sound = False
-        if not sound:
+        found = from_notes(KEY, cls, history)
+        if found is None:
             raise HistoryError(f"{history.path}: was not recorded on FLARE; recover it where it was recorded")
         return found
 

@@ -22,7 +22,7 @@ from fedcrab.history import History
 from fedcrab.history.chain import LEDGER
 from fedcrab.history.limits import real
 from fedcrab.history.selection import Selection
-from fedcrab.recording.arrays import ArrayLayout
+from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
 from fedcrab.types import Rejection, Round, ServerState, Updates, Vector, utc_now
 from fedcrab.vectors import distance, is_finite
 
@@ -143,6 +143,7 @@ class TrainingHistory:
         self._loss_key, self._told_unknown = loss_key, False
         self._beside = ThreadPoolExecutor(1, "fedcrab-recording")
         self._writing: Future[None] | None = None  # the last round
+        self.buffers = UpdateBuffers(self.settle)  # memory for the updates of the next round
 
     @classmethod
     def create(
