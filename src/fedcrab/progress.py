@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from fedcrab.terminal import console, one_line, tell_aside
+from fedcrab.terminal import console, one_line, print_to_stderr
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -70,11 +70,11 @@ class Progress:
         if self._bar is not None:
             self._bar.console.print(one_line(text), soft_wrap=True)
         else:
-            tell_aside(text)
+            print_to_stderr(text)
 
     def _tell(self, line: str) -> None:
         if not self._quiet:
-            tell_aside(line)
+            print_to_stderr(line)
             sys.stderr.flush()
 
     def _moving(self) -> Bar:

@@ -47,8 +47,8 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
     return Printable(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
 
 
-def tell_aside(line: str) -> None:
-    """Write one line to standard error, so that it stays out of a command's output."""
+def print_to_stderr(line: str) -> None:
+    """Print one line to standard error, so that it stays out of a command's output."""
     sys.stderr.write(f"{one_line(line)}\n")
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from fedcrab.attack import Attackers, draw_attackers
-from fedcrab.attack.malicious_fleet import rounds_of
+from fedcrab.attack.malicious_fleet import parse_rounds
 from fedcrab.errors import ConfigError
 
 POOL = [str(i) for i in range(20)]
@@ -42,9 +42,9 @@ def test_the_draw_follows_from_the_seed_and_not_from_the_order_of_the_pool():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: rounds_of(["x"]), "ranges such as 30"),
-        (lambda: rounds_of([-3]), "ranges such as 30"),
-        (lambda: rounds_of(["9-3"]), "ends before it begins"),
+        (lambda: parse_rounds(["x"]), "ranges such as 30"),
+        (lambda: parse_rounds([-3]), "ranges such as 30"),
+        (lambda: parse_rounds(["9-3"]), "ends before it begins"),
         (lambda: Attackers("abc"), "the string 'abc'"),
         (lambda: Attackers(frozenset("a"), start=-1), "start must be round 0 or later, got -1"),
         (lambda: Attackers(frozenset("a"), share=1.5), r"share must be between 0 and 1, got 1\.5"),
@@ -57,9 +57,9 @@ def test_settings_are_checked_where_they_enter(make, message):
 
 
 def test_a_schedule_says_when() -> None:
-    assert rounds_of([30]) == {30}
-    assert rounds_of([3, "10-12", " 20 - 21 "]) == {3, 10, 11, 12, 20, 21}
-    attackers = Attackers(frozenset("a"), start=11, rounds=rounds_of([3, "10-12"]))
+    assert parse_rounds([30]) == {30}
+    assert parse_rounds([3, "10-12", " 20 - 21 "]) == {3, 10, 11, 12, 20, 21}
+    attackers = Attackers(frozenset("a"), start=11, rounds=parse_rounds([3, "10-12"]))
     assert [t for t in range(20) if attackers.active(t)] == [11, 12]
     often = Attackers(frozenset("a"), share=0.5, rounds=frozenset(range(1000)))
     assert 400 < sum(bool(often.active(t)) for t in range(2000)) < 600

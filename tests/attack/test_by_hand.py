@@ -22,7 +22,7 @@ from fedcrab.attack import (
     noise_trim,
     sign_flip,
 )
-from fedcrab.attack.untargeted import little
+from fedcrab.attack.untargeted import lie_factor
 
 FLEET = FixedFleet({"a": ([1, 2], 1), "b": ([3, -2], 1), "c": ([5, 7], 2)})
 EVIL = Attackers(frozenset("c"))
@@ -53,14 +53,14 @@ def test_lie():
 
 def test_the_z_of_lie():
     # n = 50, m = 12: q = 26 − 12 = 14, (50 − 12 − 14) / 38 = 24/38, and Φ(0.336) = 0.6316
-    assert little(38, 12) == pytest.approx(0.336, abs=5e-4)
-    assert NormalDist().cdf(little(38, 12)) == pytest.approx(24 / 38)
+    assert lie_factor(38, 12) == pytest.approx(0.336, abs=5e-4)
+    assert NormalDist().cdf(lie_factor(38, 12)) == pytest.approx(24 / 38)
     # n = 20, m = 5: q = 11 − 5 = 6, (15 − 6) / 15 = 0.6, Φ⁻¹ = 0.2533
-    assert little(15, 5) == pytest.approx(0.2533, abs=5e-5)
+    assert lie_factor(15, 5) == pytest.approx(0.2533, abs=5e-5)
     # n = 10, m = 6: a majority needs nobody; half a client from certain, 1 − 1/8
-    assert NormalDist().cdf(little(4, 6)) == pytest.approx(7 / 8)
+    assert NormalDist().cdf(lie_factor(4, 6)) == pytest.approx(7 / 8)
     # n = 2, m = 1: the one honest client would have to be further out; half a client from nobody
-    assert little(1, 1) == pytest.approx(0.0)
+    assert lie_factor(1, 1) == pytest.approx(0.0)
 
 
 def test_min_max():

@@ -136,7 +136,7 @@ def test_a_rule_that_needs_more_than_there_are_is_refused_before_anybody_is_aske
     method: Callable, decided: Plan
 ) -> None:
     fleet = Answering(TASK.answer)
-    with pytest.raises(ConfigError, match=r"needs 7 answers or more; round \d+ can have [1-4], "):
+    with pytest.raises(ConfigError, match=r"needs at least 7 answers, but round \d+ can have only [1-4], "):
         method(decided, fleet, aggregate=trimmed_mean(trim=3))
     assert fleet.asked == []
 

@@ -8,7 +8,7 @@ import pytest
 from fedcrab import Compact, Everything, History, Plan, plan
 from fedcrab.aggregate import fedavg
 from fedcrab.recover import fedrecover, retrain
-from fedcrab.recover.fedrecover import Schedule, largest_usual, scheduled
+from fedcrab.recover.fedrecover import Schedule, abnormality_threshold, scheduled
 from fedcrab.seeds import rng_for
 from recover.scenes import Answering, Quadratics, record, scripted
 
@@ -72,7 +72,7 @@ def test_an_estimate_that_explodes_is_computed_instead(tmp_path: Path) -> None:
     fixed = [(step, r) for step in steps for r in step.fixed]
     assert any("above" in r.reason for _, r in fixed)
     assert all(r.client in step.asked and r.client in step.exact for step, r in fixed)
-    tau = largest_usual(decided.history, ILL, 1e-6)
+    tau = abnormality_threshold(decided.history, ILL, 1e-6)
     for step in steps:
         longest = tau * np.sqrt(3) * (1 + 1e-6)
         lengths = dict(zip(step.clients, step.lengths, strict=True))
@@ -170,7 +170,7 @@ def test_the_threshold_by_hand(tmp_path: Path) -> None:
         {"a": ([5, 1], 1), "b": ([-1, 1], 1), "m": ([99, 99], 1)},
     ]
     history = scripted(tmp_path / "h", rounds, Everything())
-    found = {share: largest_usual(history, {"m"}, share) for share in (0, 0.2, 0.25, 0.5)}
+    found = {share: abnormality_threshold(history, {"m"}, share) for share in (0, 0.2, 0.25, 0.5)}
     assert found == {0: 5, 0.2: 5, 0.25: 3, 0.5: 2}
 
 
@@ -184,4 +184,4 @@ def test_the_threshold_against_a_plain_sort(tmp_path: Path) -> None:
             numbers = sorted(abs(np.float32(x)) for c in "abc" for x in sent[c][0])
             enough = [v for v in numbers if sum(w > v for w in numbers) <= tolerance * len(numbers)]
             expected = max(expected, float(min(enough)))
-        assert largest_usual(history, {"d"}, tolerance) == pytest.approx(expected)
+        assert abnormality_threshold(history, {"d"}, tolerance) == pytest.approx(expected)

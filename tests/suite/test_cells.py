@@ -42,7 +42,7 @@ def keep_alone(results: Path, done: CellResult) -> Path:
 
 def test_it_reads_back_as_it_was_written(store: CellCache) -> None:
     assert store.find(DONE.key) == DONE
-    assert store.sound(DONE.key)
+    assert store.has_result(DONE.key)
     assert [path.name for path in store.results.iterdir()] == ["suite.jsonl"]
     assert store.path.read_bytes() == LINE
     assert json.loads(LINE)["measures"] == dict(DONE.measures)
@@ -53,7 +53,7 @@ def test_it_reads_back_as_it_was_written(store: CellCache) -> None:
 
 def test_what_is_not_there_is_not_there(tmp_path: Path) -> None:
     assert CellCache(tmp_path).find(DONE.key) is None
-    assert not CellCache(tmp_path).sound(DONE.key)
+    assert not CellCache(tmp_path).has_result(DONE.key)
 
 
 def test_suites_share_their_cells(store: CellCache) -> None:
@@ -100,7 +100,7 @@ def test_half_a_line_in_the_middle_is_refused(size: int, store: CellCache) -> No
     store.path.write_bytes(LINE[:size] + b"\n" + OTHER.line())
     with pytest.raises(DamagedError, match=r"suite.jsonl, line 1: .*delete the line to compute it again"):
         store.find(DONE.key)
-    assert not store.sound(DONE.key)
+    assert not store.has_result(DONE.key)
     assert len(store.damaged([DONE.key, OTHER.key])) == 1
     assert store.find(OTHER.key) == OTHER
     store.write(DONE)

@@ -26,7 +26,7 @@ def test_the_estimate_by_hand(tmp_path: Path) -> None:
     board = SuiteProgress(CELLS, store, jobs=2)
     assert board.left == 15
     for cell, wall in zip(CELLS[3:6], (0.2, 80.0, 10.0), strict=True):
-        assert board.hear(told(cell, wall))
+        assert board.handle(told(cell, wall))
     assert board.left == 12
     assert board.estimate() == pytest.approx(4 * (0.2 + 70 + 10) / 2)
     assert board.progress() == "6 of 18 cells, about 3 min left"
@@ -40,14 +40,14 @@ def test_nothing_is_guessed_from_nothing(tmp_path: Path) -> None:
 
 def test_it_shows_what_is_running_and_what_failed(tmp_path: Path) -> None:
     board, first = SuiteProgress(CELLS, CellCache(tmp_path), jobs=2), CELLS[0]
-    assert board.hear(JobEvent(first.training, {"doing": "training", "done": 3, "of": 40})) is None
+    assert board.handle(JobEvent(first.training, {"doing": "training", "done": 3, "of": 40})) is None
     console = Console(width=120, record=True, file=(tmp_path / "shown").open("w"))
     console.print(board.shown())
     shown = console.export_text()
     console.file.close()
     assert "seed 0: training 3/40" in shown
     assert "0/9" in shown
-    assert "no luck" in str(board.hear(JobEvent(first.training, {"failed": first.key, "why": "no luck"})))
+    assert "no luck" in str(board.handle(JobEvent(first.training, {"failed": first.key, "why": "no luck"})))
     assert board.failed == {first.key: "no luck"}
 
 

@@ -46,7 +46,7 @@ class Attackers:
         return self.clients
 
 
-def rounds_of(told: Sequence[int | str]) -> frozenset[int]:
+def parse_rounds(told: Sequence[int | str]) -> frozenset[int]:
     """Return the rounds of a schedule such as ``[3, "10-14"]``, with both ends included.
 
     Raises ``ConfigError`` for an entry that is neither a round nor a range.
@@ -122,7 +122,7 @@ class PoisonedDataFleet:
         )
 
     def __getattr__(self, name: str) -> Any:
-        return passed_on(self, self.fleet, name)
+        return inner_attribute(self, self.fleet, name)
 
 
 def poison_examples(
@@ -147,7 +147,7 @@ def as_data_fleet(fleet: Fleet) -> DataFleet:
     )
 
 
-def passed_on(outer: object, inner: object, name: str) -> Any:
+def inner_attribute(outer: object, inner: object, name: str) -> Any:
     """Return an attribute of the inner fleet, except those of Python's own protocols (copy, pickle)."""
     if name.startswith("__"):
         raise AttributeError(f"{type(outer).__name__} has no attribute {name!r}")
@@ -207,7 +207,7 @@ class CraftedFleet:
         return CraftedFleet(as_data_fleet(self.fleet).with_examples(replaced), self.attackers, self.craft)
 
     def __getattr__(self, name: str) -> Any:
-        return passed_on(self, self.fleet, name)
+        return inner_attribute(self, self.fleet, name)
 
 
 def mean(updates: Updates) -> NDArray[np.float64]:

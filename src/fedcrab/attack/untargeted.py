@@ -82,13 +82,13 @@ def lie(fleet: Fleet, attackers: Attackers, *, z: float | None = None) -> Crafte
 
     def craft(scene: RoundView) -> NDArray[np.float64]:
         honest, attacking = len(scene.seen.clients), len(scene.own.clients)
-        factor = little(honest, attacking) if z is None else z
+        factor = lie_factor(honest, attacking) if z is None else z
         return mean(scene.seen) - factor * deviation(scene.seen)
 
     return CraftedFleet(fleet, attackers, craft)
 
 
-def little(honest: int, attacking: int) -> float:
+def lie_factor(honest: int, attacking: int) -> float:
     """Return z for n − m honest and m attacking participants."""
     supporters = (honest + attacking) // 2 + 1 - attacking
     share = (honest - supporters) / honest

@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from fedcrab import __version__
 from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.extras import missing_package
-from fedcrab.terminal import never_fail_to_print, tell_aside
+from fedcrab.terminal import never_fail_to_print, print_to_stderr
 
 COMMANDS = {  # each with the first sentence of its help
     "demo": "Show a training under attack, and every way to recover from it, side by side.",
@@ -54,11 +54,11 @@ def load_command(name: str) -> click.Command:
     command = group.commands[name]
     command.help = LINE_WITHIN_PARAGRAPH.sub(" ", command.help or "")  # the terminal breaks lines itself
     for parameter in command.params:
-        _tell_choices(parameter)
+        _list_choices(parameter)
     return command
 
 
-def _tell_choices(parameter: click.Parameter) -> None:
+def _list_choices(parameter: click.Parameter) -> None:
     """Move a long list of choices into an option's help, where no name is broken."""
     choices = getattr(parameter.type, "choices", ())
     if isinstance(parameter, TyperOption) and len("|".join(choices)) > LONGEST_METAVAR:
@@ -150,9 +150,9 @@ def _run(arguments: list[str]) -> int:
     except ImportError as error:
         if needed := missing_package(error):
             return _fail(needed, 2)
-        return _mistake(error)
+        return _internal_error(error)
     except Exception as error:
-        return _mistake(error)
+        return _internal_error(error)
     if result == INTERRUPTED:  # typer turns Ctrl-C into this
         return _fail("interrupted; everything recorded so far is complete", INTERRUPTED)
     return result if isinstance(result, int) else 0
@@ -166,7 +166,7 @@ def _wrong_command_line(error: typer.BadParameter) -> str:
     return f"{told.rstrip('.')}; '{context.command_path} --help' has an example"
 
 
-def _mistake(error: Exception) -> int:
+def _internal_error(error: Exception) -> int:
     if os.environ.get("FEDCRAB_DEBUG"):
         raise error
     kind = type(error).__name__
@@ -181,5 +181,5 @@ def _refused_by_the_system(error: OSError) -> str:
 
 
 def _fail(sentence: str, code: int) -> int:
-    tell_aside(f"fedcrab: {sentence}")
+    print_to_stderr(f"fedcrab: {sentence}")
     return code

@@ -30,7 +30,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.history.signature import check_private
 from fedcrab.name_value import split_pair
 from fedcrab.recover.folder import RecoveryFolder, find_folder
-from fedcrab.terminal import tell_aside
+from fedcrab.terminal import print_to_stderr
 from fedcrab.terminal_table import Column, FittedTable
 
 
@@ -207,7 +207,7 @@ def certify_command(
         delta=delta,
         key=key,
         estimate=estimate,
-        tell=tell_aside,
+        tell=print_to_stderr,
     )
     if as_json:
         print_json(table)

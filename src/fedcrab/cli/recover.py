@@ -33,7 +33,7 @@ from fedcrab.recover.folder import MODEL, RecoveryFolder, open_history_or_recove
 from fedcrab.recover.methods import METHODS, default_method
 from fedcrab.report import tables
 from fedcrab.rollback.malicious import parse_malicious, with_since
-from fedcrab.terminal import printable, tell_aside
+from fedcrab.terminal import print_to_stderr, printable
 from fedcrab.terminal_table import Column, FittedTable
 
 app = typer.Typer()
@@ -96,7 +96,7 @@ def recover(
     if method is None:
         method, why = default_method(history)
         if why:
-            tell_aside(why)
+            print_to_stderr(why)
 
     with Progress(quiet=as_json) as progress:
         progress.stage("Loading the simulator")

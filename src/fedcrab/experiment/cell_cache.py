@@ -188,7 +188,7 @@ class CellCache:
             raise damage
         return None
 
-    def sound(self, key: str) -> bool:
+    def has_result(self, key: str) -> bool:
         """Return whether the cell has an undamaged result."""
         try:
             return self.find(key) is not None

@@ -131,8 +131,8 @@ def compute(
     ``keep`` leaves the histories in place. ``there`` are keys of finished cells that are not in ``store``.
     """
     place = store.work(cells[0].training)
-    with _alone(place):
-        missing = [cell for cell in cells if cell.key not in there and not store.sound(cell.key)]
+    with _exclusive(place):
+        missing = [cell for cell in cells if cell.key not in there and not store.has_result(cell.key)]
         histories = HistoryCache(place)
         if missing:
             setup = prepare(cells[0].config, workers=workers)
@@ -201,13 +201,13 @@ class TrainingCells:
         row["capped"] = sum(len(step["capped"]) for step in outcome.steps)
         if test is not None:
             row |= test.row(outcome.model)
-        made = {**_circumstances(self._workers), "wall": round(time.perf_counter() - started, 3)}
-        return CellResult(cell.identity, {name: _real(value) for name, value in row.items()}, curve, made)
+        made = {**_run_conditions(self._workers), "wall": round(time.perf_counter() - started, 3)}
+        return CellResult(cell.identity, {name: _finite(value) for name, value in row.items()}, curve, made)
 
     def _outcome(self, cell: Cell, history: History) -> tuple[Outcome, tuple[Point, ...]]:
         method, curve = cell.method, list[Point]()
         if method.selection is None:
-            return poisoned(history), tuple((e.index, 0, _real(e.loss), None) for e in history.rounds)
+            return poisoned(history), tuple((e.index, 0, _finite(e.loss), None) for e in history.rounds)
         source = self._histories.selected(history, method.selection)
         bad, spent = self._setup.attackers.clients, 0
         told = {**dict(method.plan), **dict(method.settings)}
@@ -215,14 +215,14 @@ class TrainingCells:
         recovery = RecoveryRun(method.name, source, bad, self._setup, **told)
         for step in recovery:
             spent += len(step.asked)
-            loss, accuracy = _real(probe.loss(step.model)), _real(probe.accuracy(step.model))
+            loss, accuracy = _finite(probe.loss(step.model)), _finite(probe.accuracy(step.model))
             curve.append((step.round, spent, loss, accuracy))
             self._doing(method.label, recovery.done, recovery.length)
         return recovery.outcome(), tuple(curve)
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
+def _exclusive(place: Path) -> Iterator[None]:
     """Wait until no other process works on this training."""
     fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -232,7 +232,7 @@ def _alone(place: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _circumstances(workers: int) -> dict[str, Any]:
+def _run_conditions(workers: int) -> dict[str, Any]:
     import torch
 
     return {
@@ -247,6 +247,6 @@ def _circumstances(workers: int) -> dict[str, Any]:
     }
 
 
-def _real(value: Any) -> Any:
-    """Return the value, or None for a number that is not finite, which JSON cannot hold."""
+def _finite(value: Any) -> Any:
+    """Return the value; None for a number that is not finite, which JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

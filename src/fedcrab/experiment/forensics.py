@@ -38,7 +38,7 @@ from fedcrab.history import History
 from fedcrab.history.snapshots import read_model
 from fedcrab.recover.folder import read_results, recoveries_in
 from fedcrab.simulate import Architecture, hold_out, load_dataset
-from fedcrab.terminal import tell_aside
+from fedcrab.terminal import print_to_stderr
 from fedcrab.types import ClientId, Vector
 
 ENGINES = '{"flower":', '{"nvflare":'  # the notes of a history begin like this if an engine recorded it
@@ -57,7 +57,7 @@ class Server:
     classes: int
 
     @property
-    def blind(self) -> str | None:
+    def unsearchable(self) -> str | None:
         """Why these inputs cannot be searched for a planted patch; None if they can."""
         return not_invertible(self.x, self.classes)
 
@@ -268,8 +268,8 @@ def investigate(
 def _audited(history: History, server: Server, models: Mapping[str, Vector]) -> Investigation:
     hashes = {name: hashlib.sha256(model.tobytes()).hexdigest() for name, model in models.items()}
     known = {"head": history.contents.head, "clients": history.clients, "when": None, "taught": ()}
-    if server.blind:
-        nothing = {"models": {}, "lifts": {}, "example": server.x[:1], "notes": (server.blind,)}
+    if server.unsearchable:
+        nothing = {"models": {}, "lifts": {}, "example": server.x[:1], "notes": (server.unsearchable,)}
         return Investigation(hashes=hashes, **known, **nothing)  # type: ignore[arg-type]
     found = {name: server.audit(model) for name, model in models.items()}
     first = next(iter(found.values()))
@@ -325,18 +325,18 @@ def audit_command(path: Path, *, history: Path | None = None) -> Investigation:
             raise ConfigError(f"{path}: a model file is audited with its history; pass it as --history DIR")
         opened = History.open(history)
         model = read_model(path, hash_regular(path), opened.charter.layout)
-        return _seeing(_audited(opened, server_of(opened), {path.name: model}))
+        return _checked(_audited(opened, server_of(opened), {path.name: model}))
     if recoveries_in(path):
         opened, results = read_results(path)
-        found = _seeing(investigate(opened, {r.method: r.model for r in results}))
+        found = _checked(investigate(opened, {r.method: r.model for r in results}))
     else:
         opened = History.open(path)
-        found = _seeing(investigate(opened))
+        found = _checked(investigate(opened))
     keep(path, found, found.answer(ledger(opened)))
     return found
 
 
-def _seeing(found: Investigation) -> Investigation:
+def _checked(found: Investigation) -> Investigation:
     if not found.models:
         raise ConfigError(found.notes[0])
     return found
@@ -347,7 +347,7 @@ def keep(path: Path, found: Investigation, answer: Detection | None = None) -> N
     try:
         write_audit(path, found.to_saved(answer))
     except HistoryError as error:
-        tell_aside(f"The audit is not saved for 'report': {error}")
+        print_to_stderr(f"The audit is not saved for 'report': {error}")
 
 
 def detect_taught(history: History, examples: Path | None = None) -> Detection:
@@ -356,7 +356,7 @@ def detect_taught(history: History, examples: Path | None = None) -> Detection:
         return _brought(history, server_of(history), examples).detection
     found = investigate(history)
     keep(history.path, found, found.answer(ledger(history)))
-    (only,) = _seeing(found).detections()
+    (only,) = _checked(found).detections()
     return only
 
 

@@ -32,7 +32,7 @@ from fedcrab.recover.folder import RecoveryFolder
 from fedcrab.recover.saved_steps import REQUEST
 from fedcrab.rollback.decision import Plan
 from fedcrab.simulate import Probe
-from fedcrab.terminal import tell_aside
+from fedcrab.terminal import print_to_stderr
 from fedcrab.types import ClientId, Vector
 
 MARGIN = 1 + 1e-6  # for rounding: examples and products are float32
@@ -43,7 +43,7 @@ def write_certificate_of(directory: Path, plan: Plan, setup: Setup) -> None:
     folder, known = RecoveryFolder.open(directory), known_assumptions(setup, plan)
     if refuted := next(refutations(known, plan, folder.evidence(plan.history, None)), None):
         known = Assumptions()  # an attacker was not named
-        tell_aside(f"{directory.name}: the certificate declares nothing, because {refuted}")
+        print_to_stderr(f"{directory.name}: the certificate declares nothing, because {refuted}")
     certificate = certify_folder(
         folder,
         plan.history,

@@ -76,7 +76,7 @@ def named_cell(labels: Labels) -> Iterator[None]:
 
 
 def _methods(suite: Suite) -> list[tuple[MethodChoice, ResolvedMethod]]:
-    named = [m if isinstance(m, MethodChoice) else _spoken(m) for m in suite.methods]
+    named = [m if isinstance(m, MethodChoice) else _parse_method(m) for m in suite.methods]
     named = [m.model_copy(update={"batches": m.batches or suite.batches}) for m in named]
     standard = (MethodChoice(method=name, batches=suite.batches) for name in ALWAYS)
     always = [(c, resolve(c)) for c in standard]
@@ -90,7 +90,7 @@ def _methods(suite: Suite) -> list[tuple[MethodChoice, ResolvedMethod]]:
     return methods
 
 
-def _spoken(text: str) -> MethodChoice:
+def _parse_method(text: str) -> MethodChoice:
     """Return a method written as one line: its name, then options such as ``beta=0.1``."""
     if not text.strip():
         raise ConfigError('a method has no name; write methods as in methods = ["crab-paper"]')

@@ -101,12 +101,12 @@ def check_settings(
 
     ``passed`` are parameters that are not settings, because the caller passes them.
     """
-    known = [name for name in settable(function) if name not in passed]
+    known = [name for name in setting_names(function) if name not in passed]
     if unknown := [name for name in settings if name not in known]:
         raise ConfigError(f"{what} has no setting {unknown[0]!r}; {_listed(known)}")
 
 
-def settable(function: Callable[..., Any]) -> list[str]:
+def setting_names(function: Callable[..., Any]) -> list[str]:
     """Return the names of a function's settings: its keyword-only parameters, or the fields of a class."""
     parameters = inspect.signature(function).parameters.values()
     if inspect.isclass(function):

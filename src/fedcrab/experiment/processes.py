@@ -26,9 +26,9 @@ _PARENT: list[Connection] = []  # in a process of the executor: the connection f
 class Processes(Executor):
     """Runs at most ``count`` calls at a time, each in a process; processes are reused."""
 
-    def __init__(self, count: int, hear: Callable[[Any], None]) -> None:
+    def __init__(self, count: int, on_message: Callable[[Any], None]) -> None:
         self._threads = ThreadPoolExecutor(count)
-        self._all = [_Slot(hear) for _ in range(count)]
+        self._all = [_Slot(on_message) for _ in range(count)]
         self._idle: Queue[_Slot] = Queue()
         for slot in self._all:
             self._idle.put(slot)
@@ -55,8 +55,8 @@ class Processes(Executor):
 class _Slot:
     """One process at a time; a dead one is replaced."""
 
-    def __init__(self, hear: Callable[[Any], None]) -> None:
-        self._hear, self._lock, self._closed = hear, threading.Lock(), False
+    def __init__(self, on_message: Callable[[Any], None]) -> None:
+        self._on_message, self._lock, self._closed = on_message, threading.Lock(), False
         self._pool: ProcessPoolExecutor | None = None
         self._pid = 0  # none
 
@@ -94,7 +94,7 @@ class _Slot:
     def _listen(self, receiver: Connection) -> None:
         with suppress(EOFError, OSError):
             while True:
-                self._hear(receiver.recv())
+                self._on_message(receiver.recv())
 
     def _forget(self) -> None:
         pool, self._pool, self._pid = self._pool, None, 0

@@ -228,7 +228,9 @@ def _predicted(outcome: Outcome) -> str | None:
 def attack_success_of(setup: Setup, model: Vector, most: int | None = None) -> AttackSuccess | None:
     """Return ASR on the first ``most`` test examples, or on all; None if the attack has no trigger."""
     attack = setup.config.attack
-    if attack is None or "trigger" not in names.settable(names.look_up("attack", attack.name, names.ATTACKS)):
+    if attack is None or "trigger" not in names.setting_names(
+        names.look_up("attack", attack.name, names.ATTACKS)
+    ):
         return None
     trigger = Trigger(**attack.settings.get("trigger", {}))
     target = attack.settings.get("target", 0)

@@ -94,14 +94,14 @@ def _check_method(method: ResolvedMethod, config: Config, history: History) -> N
         return
     fraction = config.attack.fraction if config.attack else 0.0
     bad = [str(client) for client in range(round(fraction * config.clients.count))]
-    decided = plan(history, bad, **_within(dict(method.plan), config.rounds))
+    decided = plan(history, bad, **_moved_into(dict(method.plan), config.rounds))
     options = {**dict(method.settings), "epochs": config.local.epochs}
     row = names.METHODS[method.name]
-    given = {"probe": _Nobody()} if row.needs_probe else {}
-    row.function(decided, _Nobody(), **options, **given)
+    given = {"probe": _UnusedFleet()} if row.needs_probe else {}
+    row.function(decided, _UnusedFleet(), **options, **given)
 
 
-def _within(settings: dict[str, Any], rounds: int) -> dict[str, Any]:
+def _moved_into(settings: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Return the plan's settings for the short history; a valid ``since`` is moved into it."""
     since = settings.get("since")
     if isinstance(since, int) and ROUNDS <= since < rounds:
@@ -109,7 +109,7 @@ def _within(settings: dict[str, Any], rounds: int) -> dict[str, Any]:
     return settings
 
 
-class _Nobody:
+class _UnusedFleet:
     """A fleet and a probe set that are never used."""
 
     def train(self, *_: object, **__: object) -> Updates:

@@ -35,7 +35,7 @@ from fedcrab.recover.folder import RecoveryFolder, read_results, write_result
 from fedcrab.seeds import rng_for
 from fedcrab.simulate import Dataset, LocalTraining, SimulatedFleet, iid, initial_model
 from fedcrab.simulate.data import Images
-from fedcrab.terminal import tell_aside
+from fedcrab.terminal import print_to_stderr
 from fedcrab.types import ClientId, Vector
 
 MOST_EXAMPLES = 2000  # of the test data, so that a curve costs less than the steps that it shows
@@ -189,7 +189,7 @@ def _tell_warnings(method: str, recovery: RecoveryRun, told: Collection[str]) ->
     new = {warning for warning in recovery.plan.warnings if warning not in told}
     for warning in recovery.plan.warnings:
         if warning in new:
-            tell_aside(f"{method}: {warning}")
+            print_to_stderr(f"{method}: {warning}")
     return new
 
 

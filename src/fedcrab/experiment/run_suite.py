@@ -34,7 +34,7 @@ from fedcrab.experiment.suite_tables import (
     write_text,
 )
 from fedcrab.simulate.machine import cores
-from fedcrab.terminal import console, tell_aside
+from fedcrab.terminal import console, print_to_stderr
 from fedcrab.terminal_table import Column, FittedTable
 
 MOST_LINES = 25  # settings shown at a time
@@ -48,7 +48,7 @@ class SuiteProgress:
         self._jobs = jobs
         self._walls: dict[str, float] = {}
         for cell in self._cells.values():
-            if store.sound(cell.key) and (found := store.find(cell.key)) is not None:
+            if store.has_result(cell.key) and (found := store.find(cell.key)) is not None:
                 self._walls[cell.key] = float(found.made.get("wall", 0.0))
         self._before = set(self._walls)
         self._doing: dict[str, str] = {}
@@ -59,7 +59,7 @@ class SuiteProgress:
         """The number of missing cells."""
         return len(self._cells) - len(self._walls)
 
-    def hear(self, news: JobEvent) -> str | None:
+    def handle(self, news: JobEvent) -> str | None:
         """Handle an event; returns a line to print if a cell has finished or failed."""
         told = news.table
         if "doing" in told:
@@ -150,9 +150,9 @@ class ProgressDisplay:
         if self._console.is_terminal:
             self._live.stop()
 
-    def hear(self, news: JobEvent) -> None:
+    def handle(self, news: JobEvent) -> None:
         """Show an event."""
-        line = self._board.hear(news)
+        line = self._board.handle(news)
         if not self._console.is_terminal:
             if line:
                 self._console.print(line, soft_wrap=True)
@@ -299,13 +299,13 @@ def compute_missing(
 
     Raises ``ConfigError`` before anything is computed if a cell has impossible settings.
     """
-    rehearse(cell for cell in cells if not store.sound(cell.key))
+    rehearse(cell for cell in cells if not store.has_result(cell.key))
     for sentence in store.damaged([cell.key for cell in cells]):
-        tell_aside(f"computed again: {sentence}")
+        print_to_stderr(f"computed again: {sentence}")
     board = SuiteProgress(cells, store, jobs=jobs or cores())
     with ProgressDisplay(board) as screen:
         for news in run_jobs(cells, store, jobs=jobs, keep=keep, cluster=cluster):
-            screen.hear(news)
+            screen.handle(news)
     return board.failed
 
 

@@ -64,7 +64,7 @@ def request_of(
         "config": first.config.to_json(),
         "membership": first.membership,
         "methods": [(cell.choice.model_dump(mode="json"), cell.method.label) for cell in cells],
-        "there": [cell.key for cell in cells if store.sound(cell.key)],
+        "there": [cell.key for cell in cells if store.has_result(cell.key)],
         "results": "" if topic else str(store.results.absolute()),
         "suite": store.suite,
         "workers": workers,
@@ -137,13 +137,13 @@ class Place:
 
 
 @contextmanager
-def this_machine(count: int, jobs: int | None, hear: Callable[[JobEvent], None]) -> Iterator[Place]:
+def this_machine(count: int, jobs: int | None, on_event: Callable[[JobEvent], None]) -> Iterator[Place]:
     """Processes for ``count`` trainings; leaving the context ends them."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be 1 or more, got {jobs}")
     side_by_side = min(jobs or cores(), max(count, 1))
     each = cores() // (jobs or side_by_side)
-    executor = Processes(side_by_side, lambda told: hear(JobEvent(*told)))
+    executor = Processes(side_by_side, lambda told: on_event(JobEvent(*told)))
     try:
         yield Place(executor, side_by_side, each if each > 1 else 0)
     finally:
@@ -151,7 +151,7 @@ def this_machine(count: int, jobs: int | None, hear: Callable[[JobEvent], None])
 
 
 @contextmanager
-def dask_cluster(address: str, hear: Callable[[JobEvent], None]) -> Iterator[Place]:
+def dask_cluster(address: str, on_event: Callable[[JobEvent], None]) -> Iterator[Place]:
     """The workers of the Dask scheduler at an address; leaving the context cancels what has not started."""
     from distributed import Client
 
@@ -161,7 +161,7 @@ def dask_cluster(address: str, hear: Callable[[JobEvent], None]) -> Iterator[Pla
         raise ConfigError(f"no Dask scheduler answers at {shown(address)}; give one as HOST:PORT") from error
     topic, executor = f"fedcrab-{uuid4().hex}", client.get_executor(pure=False)
     try:
-        client.subscribe_topic(topic, lambda event: hear(JobEvent(*event[1])))
+        client.subscribe_topic(topic, lambda event: on_event(JobEvent(*event[1])))
         count = len(client.scheduler_info(n_workers=-1)["workers"])
         yield Place(cast(Executor, executor), max(count, 1), 0, topic)
         client.unsubscribe_topic(topic)
@@ -179,7 +179,7 @@ def run_jobs(
     cluster: str | None = None,
 ) -> Iterator[JobEvent]:
     """Compute the missing cells and yield events. Leaving the loop ends what is running."""
-    groups = [group for group in trainings(cells).values() if not all(store.sound(c.key) for c in group)]
+    groups = [group for group in trainings(cells).values() if not all(store.has_result(c.key) for c in group)]
     news: Queue[JobEvent | tuple[str, Future[Any]]] = Queue()
     with dask_cluster(cluster, news.put) if cluster else this_machine(len(groups), jobs, news.put) as place:
         for group in groups:
@@ -209,7 +209,7 @@ def _outcome(training: str, future: Future[Any], store: CellCache) -> list[JobEv
     try:
         tables, lines = future.result()
         for line in lines:
-            if not store.sound((result := parse_line(line)).key):
+            if not store.has_result((result := parse_line(line)).key):
                 store.write(result)
     except BrokenExecutor:
         tables = [{"failed": None, "why": "the process of a training ended early"}]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedcrab.aggregate.mean import Aggregate
 from fedcrab.attack import Attackers, Trigger, draw_attackers
-from fedcrab.attack.malicious_fleet import rounds_of
+from fedcrab.attack.malicious_fleet import parse_rounds
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.experiment import names
 from fedcrab.experiment.config import Config
@@ -163,7 +163,7 @@ def attackers_of(config: Config, fleet: SimulatedFleet) -> Attackers:
     if plan is None:
         return Attackers(frozenset())
     drawn = draw_attackers(fleet.clients, plan.fraction, config.seed)
-    rounds = None if plan.rounds is None else rounds_of(plan.rounds)
+    rounds = None if plan.rounds is None else parse_rounds(plan.rounds)
     return Attackers(drawn, start=plan.start, share=plan.share, seed=config.seed, rounds=rounds)
 
 
@@ -176,7 +176,7 @@ def attacked(config: Config, fleet: SimulatedFleet, dataset: Dataset, attackers:
     settings = dict(plan.settings)
     if isinstance(settings.get("trigger"), dict):
         settings["trigger"] = names.call("a trigger", Trigger, settings=settings["trigger"])
-    if "classes" in names.settable(function):
+    if "classes" in names.setting_names(function):
         settings.setdefault("classes", dataset.classes)
     poisoned: Fleet = names.call(f"attack {plan.name!r}", function, fleet, attackers, settings=settings)
     return poisoned

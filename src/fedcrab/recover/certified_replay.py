@@ -66,13 +66,13 @@ def certified_replay(
     """Yield the steps from the rollback model on; a step's pairs hold the last answer of each client."""
     history, first = plan.history, plan.rollback_round
     step = after or Step(first - 1, history.model(first))
-    known = _Known(plan, proof)
+    known = _StoredAnswers(plan, proof)
     for t in range(step.round + 1, len(history.rounds)):
-        step = _stepped(plan, fleet, with_buffers(rule, history.charter.layout), epochs, step, t, known)
+        step = _step(plan, fleet, with_buffers(rule, history.charter.layout), epochs, step, t, known)
         yield step
 
 
-class _Known:
+class _StoredAnswers:
     """The models for which the history has answers, and the rounding errors of these answers."""
 
     def __init__(self, plan: Plan, proof: Proof) -> None:
@@ -112,8 +112,8 @@ class _Known:
         return found
 
 
-def _stepped(
-    plan: Plan, fleet: Fleet, rule: Aggregate, epochs: int | None, before: Step, t: int, known: _Known
+def _step(
+    plan: Plan, fleet: Fleet, rule: Aggregate, epochs: int | None, before: Step, t: int, known: _StoredAnswers
 ) -> Step:
     history, model, proof = plan.history, before.model, known.proof
     layout, trained = history.charter.layout, history.charter.layout.trained()
@@ -136,12 +136,12 @@ def _stepped(
         if client in answers:
             row = answers[client]
         elif client in fresh:
-            row = _carried(last[client].changed, last[client].moved, model, proof.centre, trained)
+            row = _answer_at(last[client].changed, last[client].moved, model, proof.centre, trained)
         else:
             if r not in stored:
                 updates = history.updates(r)
                 stored[r] = dict(zip(updates.clients, updates.vectors, strict=True))
-            row = _carried(stored[r][client], known.model(r), model, proof.centre, trained)
+            row = _answer_at(stored[r][client], known.model(r), model, proof.centre, trained)
         rows[client] = (row, examples[client])
     used = replace(renewed, updates=Updates.of(rows) if rows else no_updates(len(model)))
     step = used.applied(model, rule, layout, t)
@@ -149,7 +149,9 @@ def _stepped(
     return replace(step, pairs=pairs if proof.full_batch else {})
 
 
-def _carried(update: Vector, there: Vector, here: Vector, centre: float, trained: Sequence[slice]) -> Vector:
+def _answer_at(
+    update: Vector, there: Vector, here: Vector, centre: float, trained: Sequence[slice]
+) -> Vector:
     """Return the update at m from that at y: y + u(y) + C·(m - y) - m. Buffers stay as sent."""
     row = np.array(update)
     for part in trained:

@@ -58,14 +58,14 @@ ROWS = 4  # blocks of this many rows fit the cache
 PAIRS = 2  # pairs of (model's movement, updates' change) per estimate
 
 
-def largest_usual(history: History, malicious: Collection[ClientId], tolerance: float) -> float:
+def abnormality_threshold(history: History, malicious: Collection[ClientId], tolerance: float) -> float:
     """Return τ, in one pass over the stored updates."""
     trained = history.charter.layout.trained()
     rounds = (history.updates(entry.index) for entry in history.rounds)
-    return max((_usual(updates, malicious, trained, tolerance) for updates in rounds), default=0.0)
+    return max((_round_threshold(updates, malicious, trained, tolerance) for updates in rounds), default=0.0)
 
 
-def _usual(
+def _round_threshold(
     updates: Updates, malicious: Collection[ClientId], trained: Sequence[slice], tolerance: float
 ) -> float:
     """Return τ_t: the smallest value that few enough others exceed."""
@@ -136,7 +136,7 @@ def _reach(stored: Vector, rows: Sequence[Vector], factors: Matrix64, layout: La
     return float(np.max([np.abs(block).max() for block in blocks]))
 
 
-def learnt(
+def with_new_pairs(
     pairs: Pairs, exact: Updates, stored: Updates, moved: Vector, *, round: int, memory: int, layout: Layout
 ) -> Pairs:
     """Return the pairs including those of this round's exact answers, at most ``memory`` per client."""
@@ -255,7 +255,7 @@ def _recover(
     tolerance: float,
 ) -> Iterator[Step]:
     history, layout = plan.history, plan.history.charter.layout
-    rule, tau = with_buffers(aggregate, layout), largest_usual(history, plan.malicious, tolerance)
+    rule, tau = with_buffers(aggregate, layout), abnormality_threshold(history, plan.malicious, tolerance)
     first = schedule.first
     model, pairs = (after.model, after.pairs) if after else (history.model(first), {})
     for t in range(after.round + 1 if after else first, schedule.rounds):
@@ -266,8 +266,8 @@ def _recover(
         )
         asked = [client for client in stored.clients if client not in estimates]
         renewed = renew(fleet, model, asked, round=t, epochs=epochs)
-        pairs = learnt(pairs, renewed.updates, stored, moved, round=t, memory=memory, layout=layout)
-        used = _together(renewed, stored, estimates, fixed)
+        pairs = with_new_pairs(pairs, renewed.updates, stored, moved, round=t, memory=memory, layout=layout)
+        used = _joined(renewed, stored, estimates, fixed)
         step = replace(used.applied(model, rule, layout, t), pairs=pairs)
         yield step
         model = step.model
@@ -281,7 +281,7 @@ def _usable(
     return {client: row for client, row in found.items() if not isinstance(row, str)}, fixed
 
 
-def _together(
+def _joined(
     renewed: RoundUpdates, stored: Updates, estimates: Mapping[ClientId, Vector], fixed: tuple[Rejection, ...]
 ) -> RoundUpdates:
     """Return exact and estimated updates as one round's updates."""

@@ -41,5 +41,7 @@ def finetune(
     if per_round is not None:
         check_count("per_round", per_round)
     last = len(plan.history.rounds)
-    whom = {last + r: drawn(plan, (last - rounds + r) % last, per_round, last + r) for r in range(rounds)}
-    return train_rounds(plan, fleet, whom, plan.history.final_model, aggregate, epochs, after)
+    clients_by_round = {
+        last + r: drawn(plan, (last - rounds + r) % last, per_round, last + r) for r in range(rounds)
+    }
+    return train_rounds(plan, fleet, clients_by_round, plan.history.final_model, aggregate, epochs, after)

@@ -170,10 +170,10 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         return replace(step, pairs=before.pairs, replay=state)
     length = norm(step.model - model, layout.trained())
     state = scene.pacing.after_contact(state, scene.moment(t), found, step=length, travelled=travelled)
-    return replace(step, pairs=_learnt(before.pairs, found, moved, t, layout), replay=state)
+    return replace(step, pairs=_with_new_pairs(before.pairs, found, moved, t, layout), replay=state)
 
 
-def _learnt(pairs: Pairs, found: Correction, moved: Vector, t: int, layout: Layout) -> Pairs:
+def _with_new_pairs(pairs: Pairs, found: Correction, moved: Vector, t: int, layout: Layout) -> Pairs:
     """Return the pairs with (v, c) of this contact, and e of each client that answered."""
     common = Pair(t, moved, trained_only(found.vector, layout))
     return {

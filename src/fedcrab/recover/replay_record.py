@@ -105,24 +105,24 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-class Listening:
+class RememberingFleet:
     """A fleet around a fleet that remembers the answers until they are collected."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._heard = fleet, dict[ClientId, Vector]()
+        self._fleet, self._answers = fleet, dict[ClientId, Vector]()
 
     def train(
         self, model: Vector, clients: Sequence[ClientId], *, round: int, epochs: int | None = None
     ) -> Updates:
         """Return the answers of the inner fleet."""
         updates = self._fleet.train(model, clients, round=round, epochs=epochs)
-        self._heard |= dict(zip(updates.clients, updates.vectors, strict=True))
+        self._answers |= dict(zip(updates.clients, updates.vectors, strict=True))
         return updates
 
-    def heard(self, clients: Sequence[ClientId]) -> dict[ClientId, Vector]:
+    def collected(self, clients: Sequence[ClientId]) -> dict[ClientId, Vector]:
         """Return the answers of these clients, and forget all answers."""
-        found = {client: self._heard[client] for client in clients if client in self._heard}
-        self._heard = {}
+        found = {client: self._answers[client] for client in clients if client in self._answers}
+        self._answers = {}
         return found
 
 
@@ -130,17 +130,17 @@ def recorded(
     plan: Plan, fleet: Fleet, steps: Callable[[Fleet], Iterator[Step]], after: Step | None
 ) -> Iterator[Step]:
     """Yield the steps of a replay, each with its record."""
-    listening = Listening(fleet)
+    remembering = RememberingFleet(fleet)
     model = after.model if after else plan.history.model(plan.rollback_round)
-    for step in steps(listening):
-        yield replace(step, record=_record(plan, listening, model, step))
+    for step in steps(remembering):
+        yield replace(step, record=_record(plan, remembering, model, step))
         model = step.model
 
 
-def _record(plan: Plan, listening: Listening, before: Vector, step: Step) -> dict[str, Any] | None:
+def _record(plan: Plan, remembering: RememberingFleet, before: Vector, step: Step) -> dict[str, Any] | None:
     history, t = plan.history, step.round
     dropped = {rejection.client for rejection in step.dropped}
-    asked = listening.heard([client for client in step.asked if client not in dropped])
+    asked = remembering.collected([client for client in step.asked if client not in dropped])
     entry, honest = history.rounds[t], plan.honest(t)
     if not honest:
         return None

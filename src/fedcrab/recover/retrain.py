@@ -33,8 +33,8 @@ def retrain(
     (None: the fleet's own). ``after`` is the last step of an interrupted recovery, which continues from
     there.
     """
-    whom = {entry.index: plan.askable(entry.index) for entry in plan.history.rounds}
-    return train_rounds(plan, fleet, whom, plan.history.initial_model, aggregate, epochs, after)
+    clients_by_round = {entry.index: plan.askable(entry.index) for entry in plan.history.rounds}
+    return train_rounds(plan, fleet, clients_by_round, plan.history.initial_model, aggregate, epochs, after)
 
 
 def retrain_few(
@@ -51,8 +51,8 @@ def retrain_few(
     Everything else is as for ``retrain``.
     """
     check_count("per_round", per_round)
-    whom = {e.index: drawn(plan, e.index, per_round, e.index) for e in plan.history.rounds}
-    return train_rounds(plan, fleet, whom, plan.history.initial_model, aggregate, epochs, after)
+    clients_by_round = {e.index: drawn(plan, e.index, per_round, e.index) for e in plan.history.rounds}
+    return train_rounds(plan, fleet, clients_by_round, plan.history.initial_model, aggregate, epochs, after)
 
 
 def drawn(plan: Plan, round: int, count: int | None, draw: int) -> tuple[ClientId, ...]:
@@ -67,7 +67,7 @@ def drawn(plan: Plan, round: int, count: int | None, draw: int) -> tuple[ClientI
 def train_rounds(
     plan: Plan,
     fleet: Fleet,
-    whom: Mapping[int, Sequence[ClientId]],
+    clients_by_round: Mapping[int, Sequence[ClientId]],
     start: Callable[[], Vector],
     aggregate: Aggregate | None,
     epochs: int | None,
@@ -79,21 +79,21 @@ def train_rounds(
     """
     check_epochs(epochs)
     rule = aggregate or fedavg()
-    check_answers(rule, whom)
-    return _steps(plan.history.charter.layout, fleet, whom, start, rule, epochs, after)
+    check_answers(rule, clients_by_round)
+    return _steps(plan.history.charter.layout, fleet, clients_by_round, start, rule, epochs, after)
 
 
 def _steps(
     layout: Layout,
     fleet: Fleet,
-    whom: Mapping[int, Sequence[ClientId]],
+    clients_by_round: Mapping[int, Sequence[ClientId]],
     start: Callable[[], Vector],
     aggregate: Aggregate,
     epochs: int | None,
     after: Step | None,
 ) -> Iterator[Step]:
     rule, model = with_buffers(aggregate, layout), after.model if after else start()
-    for t, clients in whom.items():
+    for t, clients in clients_by_round.items():
         if after and t <= after.round:
             continue
         step = renew(fleet, model, clients, round=t, epochs=epochs).applied(model, rule, layout, t)

@@ -79,7 +79,7 @@ class SavedSteps:
         with file_errors(f"{directory}: cannot be used"):
             make_directory((directory / STEPS).absolute())
             make_directory((directory / SNAPSHOTS).absolute())
-        self._lock = _alone(directory)
+        self._lock = _locked(directory)
         try:
             self._begin(json.loads(json.dumps(request)))
             self._last = self._read(self.rounds()[-1]) if self.rounds() else None
@@ -216,7 +216,7 @@ def _completed(found: Any, request: Mapping[str, Any]) -> Any:
     return {**decided, **unsaid, **found} if unsaid else found
 
 
-def _alone(directory: Path) -> Lock:
+def _locked(directory: Path) -> Lock:
     try:
         return Lock(directory)
     except HistoryError as error:

@@ -30,7 +30,7 @@ class Capped:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """What FedRecover learnt from one exact answer; zero where a number is not trained."""
+    """What FedRecover learns from one exact answer; zero where a number is not trained."""
 
     round: int
     moved: Vector  # Δw: the recovered model minus the history's
@@ -254,15 +254,15 @@ def check_updates(history: History, method: str) -> None:
             )
 
 
-def check_answers(rule: Aggregate, whom: Mapping[int, Sequence[ClientId]]) -> None:
+def check_answers(rule: Aggregate, clients_by_round: Mapping[int, Sequence[ClientId]]) -> None:
     """Refuse a rule that needs more answers than a round can have, before any client is asked."""
-    needed = fewest_answers(rule, max(map(len, whom.values()), default=0) + 1)
-    few = [t for t, clients in whom.items() if 0 < len(clients) < needed]
+    needed = fewest_answers(rule, max(map(len, clients_by_round.values()), default=0) + 1)
+    few = [t for t, clients in clients_by_round.items() if 0 < len(clients) < needed]
     if few:
         needed = fewest_answers(rule, MOST_TRIED)
         raise ConfigError(
-            f"the aggregation rule needs {needed} answers or more; round {few[0]} can have "
-            f"{len(whom[few[0]])}, because malicious clients are not asked; recover with another rule"
+            f"the aggregation rule needs at least {needed} answers, but round {few[0]} can have only "
+            f"{len(clients_by_round[few[0]])}, because malicious clients are not asked; use another rule"
         )
 
 
