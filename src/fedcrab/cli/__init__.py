@@ -105,7 +105,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 INTERRUPTED = 130
-# What typer raises for a wrong command line: click's class, since typer 0.26 that of its own copy of click
+# Typer raises this for a wrong command line: click's class, or since typer 0.26 that of its copy of click
 CommandLineError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 LONGEST_PATH = 200  # characters of a path in a message
 

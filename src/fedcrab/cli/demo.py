@@ -1,4 +1,4 @@
-"""The command ``demo``: the whole flow on an embedded data set."""
+"""The command ``demo``: everything from training to recovery, on an embedded data set."""
 
 from __future__ import annotations
 

@@ -62,21 +62,23 @@ def detection_tables(detection: Detection, *, everything: bool = False) -> Seque
 def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None = None) -> list[Text]:
     """Return when the named clients began, as far as it is visible; ``saving`` is the plan it would allow."""
     if found.round is None or found.certain is None:
-        return [Text(f"It is not clear when they began: {found.why}.")]
+        return [Text(f"It is not clear when they started: {found.why}.")]
     if late := sorted((c for c, t in since.items() if t > found.certain), key=natural):
         told = f"! They differ from the others by round {found.certain}, but count as honest until later: "
         return [Text(told + ", ".join(late), style="yellow")]
     if since or found.round == 0:
-        return [Text(f"They stand apart from the others from round {found.round} on.")]
-    seen = f"Nothing is visible of them before round {found.round}; by round {found.certain} they stand apart"
+        return [Text(f"They differ visibly from the others from round {found.round} on.")]
+    seen = (
+        f"They show no sign of an attack before round {found.round}, and a clear one by round {found.certain}"
+    )
     cost = ""
     if saving is not None:
         share = planned_costs(saving, saving)[default_method(saving.history)[0]].share_of_retrain
-        cost = f": back to round {saving.rollback_round}, {share:.0%} of retraining's client-rounds"
+        cost = f" (back to round {saving.rollback_round}, cost {share:.0%} of full retraining)"
     return [
         Text(
-            f"{seen}. If you know that they were honest until then, --since {found.round}{cost}. An attacker "
-            "who hides has no visible start."
+            f"{seen}. If you know that they were honest until then, use --since {found.round}{cost}. An "
+            "attacker that hides has no visible start."
         )
     ]
 

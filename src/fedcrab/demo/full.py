@@ -88,13 +88,13 @@ class DemoResult:
         costs = planned_costs(self.plans["hardened"], self.plans["paper"])
         return [
             tables.headline(self.history),
-            Text(f"\nTraining goes well, until some clients begin to plant a backdoor in round {BEGIN}:\n"),
+            Text(f"\nTraining goes well until some clients start to plant a backdoor in round {BEGIN}:\n"),
             self._training(),
             Text(f"\n{self._accused()}\n"),
             tables.plans_table(self.plans),
             *tables.warnings_lines(self.plans),
             tables.costs_table(costs),
-            Text("\nEvery method recovers, each from the history that it needs:\n"),
+            Text("\nThe result of every method, each with the history that it needs:\n"),
             tables.methods_table(self.rows),
             Text(
                 f"{self._judged()}\nThe curves are in {self.picture}, the incident page in {self.page}. "
@@ -113,11 +113,11 @@ class DemoResult:
         """Return the suspects and the onset from the ledger alone, and whether they are right."""
         bad = frozenset(self.plans["paper"].malicious)
         listed = ", ".join(sorted(self.suspects, key=natural)) or "nobody"
-        right = "rightly" if {*self.suspects} == bad else f"the attackers are {join_ids(bad)}"
+        right = "correct" if {*self.suspects} == bad else f"the attackers are {join_ids(bad)}"
         when = f"from round {self.began.round} on" if self.began.round is not None else self.began.why
         return (
-            f"From the ledger alone, without any update, fedcrab names {listed} ({right}) and sees them "
-            f"stand apart {when}. Told that they were honest until round {BEGIN}, it decides:"
+            f"From the ledger alone, without any update, fedcrab names {listed} ({right}). They differ "
+            f"visibly: {when}. If they are known to be honest until round {BEGIN}, it decides:"
         )
 
     def _judged(self) -> str:
@@ -128,8 +128,9 @@ class DemoResult:
         return (
             f"{ours['method']}, the default: attack success {poisoned['asr']:.1%} → {ours['asr']:.1%}, "
             f"accuracy {ours['ta']:.1%} (retrained: {all_of_it['ta']:.1%}; one standard error on "
-            f"{self.tested} test images is {chance:.1%}), with {share:.0%} of retraining's client-rounds and "
-            f"{ours['contact_rounds']} rounds of contact, where retraining has {all_of_it['contact_rounds']}."
+            f"{self.tested} test images is {chance:.1%}). Cost: {share:.0%} of the client-rounds of full "
+            f"retraining, and {ours['contact_rounds']} rounds with contact instead of "
+            f"{all_of_it['contact_rounds']}."
         )
 
 

@@ -60,7 +60,9 @@ class SmallDemoResult:
         names = ", ".join(ATTACKERS)
         return [
             tables.history_tables(self.history),
-            Text(f"\nClients {names} were malicious from round {FROM_ROUND} on. Told so, fedcrab decides:\n"),
+            Text(
+                f"\nClients {names} were malicious from round {FROM_ROUND} on. Given this, fedcrab decides:\n"
+            ),
             tables.plans_table(self.plans),
             tables.costs_table(planned_costs(self.plans["hardened"], self.plans["paper"])),
             tables.shares_table(self.plans),
@@ -69,7 +71,7 @@ class SmallDemoResult:
                 f"History on disk: {tables.size(ours)}; with every update vector kept it would be "
                 f"{tables.size(theirs)}, {theirs / ours:.0f} times as much."
             ),
-            Text("\nRecovered from every update in 4 bits per number, beside training again:\n"),
+            Text("\nRecovery from every update in 4 bits per number, beside full retraining:\n"),
             self._recovered(),
             Text(
                 "With the extra 'simulate' installed, the demo plants a backdoor in a neural network and "

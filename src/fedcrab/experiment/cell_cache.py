@@ -168,7 +168,7 @@ class CellCache:
         return place
 
     def find(self, key: str) -> CellResult | None:
-        """Return the result of a cell from this suite's file, another suite's, or a file of its own.
+        """Return the result of a cell from this suite's file, another suite's, or the cell's own file.
 
         Returns None if there is none yet. Raises ``DamagedError`` if it was changed since it was written.
         """

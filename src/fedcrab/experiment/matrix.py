@@ -172,7 +172,7 @@ def _chosen(choice: AxisValue, place: str, base: Mapping[str, Any]) -> Changes:
         if choice.settings is not None or not same:
             changes[f"{parent}{dot}settings"] = choice.settings or {}
     elif choice.settings is not None:
-        raise ConfigError(f"{choice.name!r} takes no settings of its own; put them in set")
+        raise ConfigError(f"{choice.name!r} has no settings; put them in set")
     return {**changes, **choice.set}
 
 

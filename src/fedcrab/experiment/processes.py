@@ -1,6 +1,6 @@
 """An executor of independent processes: one that dies does not affect the others.
 
-``ProcessPoolExecutor`` gives up all its work when one process dies. Here each process is a pool of its own.
+``ProcessPoolExecutor`` abandons all its work when one process dies. Here each process has its own pool.
 Messages from a running process are passed to the function that the executor was created with.
 """
 

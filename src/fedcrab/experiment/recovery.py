@@ -68,7 +68,7 @@ class RecoveryRun:
         recovered model; it needs ``saved`` too. ``plans`` are the plans that other methods have made.
 
         ``batches`` is ``fresh``, as real clients would draw them, or ``history``, which the convex bounds of
-        a certificate need if batches are sampled. A retraining draws fresh batches of its own.
+        a certificate need if batches are sampled. A retraining draws its own fresh batches.
 
         ``changes`` are settings of the method, and of the plan: beta, evidence, rule, unfound, since.
         """

@@ -1,6 +1,6 @@
 """Run trainings in parallel on a ``concurrent.futures`` executor until every cell is finished.
 
-By default each training has a process of its own. If there are at least as many trainings as cores, each gets
+By default each training has its own process. If there are at least as many trainings as cores, each gets
 one core; a single training gets all cores. Two trainings on one core each are faster than one on two, because
 the server's own work between rounds then keeps only one core waiting.
 

@@ -105,8 +105,8 @@ def predicted_error(last: ReplayState, start: Vector, model: Vector, layout: Lay
     It is an estimate, not a bound: in 105 replays the distance was 0.81 to 2.35 times as long.
     """
     moved = norm(model - start, layout.trained())
-    share = f", {last.error / moved:.0%} of the way that recovery moved the model" if moved else ""
-    return f"predicted distance to retraining: {last.error:.3g}{share} (an estimate, no bound)"
+    share = f", {last.error / moved:.0%} of the distance that recovery moved the model" if moved else ""
+    return f"predicted distance to retraining: {last.error:.3g}{share} (an estimate, not a bound)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class MethodRun:
         method does not start at its own beginning.
         """
         if self._saved is None:
-            raise ConfigError("a recovery needs a directory to be kept in; give saved")
+            raise ConfigError("to store its steps, a recovery needs a directory: pass saved")
         told = {"anchor": True} if self._anchor else {}
         self._start = start
         self._steps = resumable(

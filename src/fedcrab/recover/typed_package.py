@@ -1,6 +1,6 @@
-"""What type checkers are told about ``fedcrab.recover``: a package that can be called.
+"""The type of ``fedcrab.recover`` for type checkers: a package that can be called.
 
-Type checkers do not know modules that can be called. So :mod:`fedcrab` declares ``fedcrab.recover`` as a
+Type checkers do not support modules that can be called. So :mod:`fedcrab` declares ``fedcrab.recover`` as a
 value of the class below: called, it is :func:`fedcrab.recover.run.recover`; its attributes are the public
 names of the package. Only type checkers import this file. In annotations, write ``fedcrab.Recovery`` and
 ``fedcrab.Step``, or import the name from ``fedcrab.recover``.

@@ -1,4 +1,4 @@
-"""Table II: the paper's formulas evaluated for a run, beside what was measured.
+"""Table II: the paper's formulas evaluated for a run, beside the measured values.
 
 C clients, M parameters of four bytes, T rounds; Δt is FedEraser's interval; T_w, T_c and T_f are FedRecover's
 warm-up, correction and tuning; λ and δ are Crab's shares; j* is its rollback record, here 0, which gives the
