@@ -20,7 +20,7 @@ from fedcrab.rollback.decision import OPTIONAL
 MEASURES = {
     "ta": "TA %",
     "asr": "ASR %",
-    "asr_with_target": "ASR %, target class in",
+    "asr_with_target": "ASR %, with target class",
     "misr": "MISR %",
     "misr_balanced_accuracy": "MISR balanced %",
     "misr_auc": "MISR AUC",
@@ -30,11 +30,11 @@ MEASURES = {
     "client_rounds": "client-rounds",
     "sample_gradients": "sample-gradients",
     "seconds": "s",
-    "seconds_a_round": "s a round",
+    "seconds_a_round": "s per round",
     "bytes": "history, bytes",
     "distance": "distance",
 }
-SHARES = ("ta", "asr", "asr_with_target", "misr", "misr_balanced_accuracy")  # shown in per cent
+SHARES = ("ta", "asr", "asr_with_target", "misr", "misr_balanced_accuracy")  # shown in percent
 
 
 class AxisValue(ConfigSection):
