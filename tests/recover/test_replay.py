@@ -45,6 +45,9 @@ def bfgs(pairs: list, v: np.ndarray) -> np.ndarray:
     return B @ v
 
 
+PAIRS = (((2, 0, 3), (-1, 0, 0)), ((0, 2, 5), (0, -1, 0)))  # v and c, by hand
+
+
 def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, settle: int | None) -> list:
     """Every model of a replay by the mean, and who was asked; by the formulas, one vector at a time."""
     history = decided.history
@@ -65,6 +68,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         if inward and v.any():
             predicted, most = bfgs(inward, v), min(np.linalg.norm(mean), np.linalg.norm(v))
             predicted = predicted * min(1, most / np.linalg.norm(predicted))
+            predicted = np.where(np.any([c != 0 for _, c in pairs], axis=0), predicted, 0)
         order = rng_for(history.charter.seed, "replay", t).permutation(len(stored))
         waiting = sorted((sorted(stored)[i] for i in order), key=lambda c: last_asked.get(c, -1))
         settled = 1 if settle is None else settle
@@ -295,6 +299,16 @@ def test_clients_are_asked_at_once_where_the_history_turns_away() -> None:
     assert not contact(None, 0.29, 1.0)
     assert not contact(None, 0.31, 13.0)  # short
     assert not contact(4, 1.0, 1.0)  # fixed beforehand
+
+
+def test_nothing_is_estimated_where_no_correction_was_measured() -> None:
+    """The attackers moved the third number, which honest clients never touch."""
+    layout, stored = Layout.flat(3), Updates(("a",), np.array([[9, 9, 0]], np.float32), np.ones(1))
+    pairs = [Pair(t, np.array(v, np.float32), np.array(c, np.float32)) for t, (v, c) in enumerate(PAIRS)]
+    estimate = estimated_correction(pairs, np.array([1, 2, 4], np.float32), stored, layout)
+    assert estimate is not None
+    assert estimate[:2].all()
+    assert estimate[2] == 0
 
 
 def test_how_a_replay_settles() -> None:

@@ -148,6 +148,10 @@ def estimated_correction(
     Local training moves two models closer together, so c points against v and is not longer. If v is short,
     noise can show the opposite, and such a pair is left out: used for five rounds without contact, it moved a
     model that had hardly changed four times as far from the retraining.
+
+    A number for which no pair measured a correction gets none. Honest updates leave such a number alone, as
+    they do the weights of a pixel that is black in every image. If a trigger uses that pixel, v is large
+    there; an estimate would carry the attackers' weights over, and no client would ever take them back.
     """
     inward = [p for p in pairs if _product(p.moved, p.changed) < 0]
     if not inward or not moved.any():
@@ -159,7 +163,9 @@ def estimated_correction(
         return None
     mean = shares(stored.weights) @ stored.vectors.astype(np.float64)
     most, length = min(norm(mean, layout.trained()), norm(moved)), norm(product)
-    return (product * min(1.0, most / length if length else 1.0)).astype(np.float32)
+    estimate = (product * min(1.0, most / length if length else 1.0)).astype(np.float32)
+    estimate[~np.logical_or.reduce([p.changed != 0 for p in pairs])] = 0
+    return estimate
 
 
 def _product(one: Vector, other: Vector) -> float:
