@@ -185,7 +185,7 @@ BAD = {
     "trust": ({"trust": True}, "method 'crab-hardened' has no setting 'trust'"),
     "needs": ({"method": "fedrecover"}, "fedrecover"),
     "beta": ({"beta": "much"}, "beta must be"),
-    "unfound": ({"unfound": "some"}, "unfound must be a number of clients"),
+    "unfound": ({"unfound": "some"}, r"unfound \(--undetected\) must be a number of clients"),
     "all unfound": ({"unfound": 7}, "leave at least one"),
 }
 

@@ -220,7 +220,7 @@ def test_a_job_is_asked_for_the_same_cells() -> None:
         ('methods = ["crab-paper", {method = "crab-hardened", label = "crab-paper"}]', "two methods"),
         ('reference = "crab-paper"', "the reference 'crab-paper' is not among"),
         ('attacks = ["shout"]', "no attack 'shout'"),
-        ('datasets = [{name = "digits", settings = {}}]', "takes no settings"),
+        ('datasets = [{name = "digits", settings = {}}]', "has no settings"),
         ("fractions = [0.001]", "leaves no attacker"),
         ("fractions = [1.0]", "or no honest clients"),
         ("fractions = [2.0]", "less than or equal to 1"),
