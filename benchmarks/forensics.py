@@ -34,6 +34,7 @@ from incidents import SPREADS, Incident, incident
 from numpy.typing import NDArray
 
 from fedcrab.audit import Attribution, Inversion, attribute, taught_examples, taught_trigger
+from fedcrab.audit.timeline import change
 from fedcrab.detect import ledger
 from fedcrab.experiment.forensics import Investigation, Server, investigate, server_for
 from fedcrab.experiment.setup import aggregate_of
@@ -136,6 +137,7 @@ def _planted(about: Incident, history: History, exact: Remembering | None) -> Ro
     else:
         detection, parts = taught_trigger(history, server.flat, first, server.x, server.y)
     row |= {"when": found.planted_in, "named": list(detection.suspects)}
+    row |= {"lifts": [round(float(lift), 3) for lift in found.when.lifts] if found.when else None}
     row |= _parts(about, parts, parts.unexplained)
     row["onsets"] = [*found.teachers.values()]
     if exact:
@@ -210,9 +212,9 @@ def _against_truth(about: Incident, history: History, server: Server, found: Inv
     stamped, rounds = about.patch.stamp(others), (*history.kept, len(history.rounds))
     models = [history.model(t) for t in history.kept] + [history.final_model()]
     rates = np.array([np.mean(server.flat.predict(model, stamped) == about.target) for model in models])
-    idle = np.flatnonzero(rates < max(0.5 * rates[-1], 0.25))
-    since = int(idle[-1]) + 1 if len(idle) else 0
+    since = change(rates >= max(0.5 * rates[-1], 0.25))
     row: Row = {"kept": list(rounds), "true_when": rounds[since] if since < len(rounds) else None}
+    row |= {"rates": [round(float(rate), 3) for rate in rates]}
     mask = found.masks[found.label]
     inside = float(mask[about.patch.mask(about.setup.dataset.shape)].sum() / max(float(mask.sum()), 1e-9))
     return row | {"inside": inside}

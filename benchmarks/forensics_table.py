@@ -107,9 +107,11 @@ def table(rows: Sequence[Row]) -> str:
         "",
         (n in r["malicious"] for r in rows if r["kind"] in ("class-flip", "subgroup") for n in r["named"]),
     )
-    share(
-        "when: within 2 kept models", "90%", (_in_time(r) for r in every_right if r["true_when"] is not None)
-    )
+    share("when taught: median onset of the named within 2 kept models", "90%", map(_since, every_right))
+    known = [r for r in every_right if "lifts" in r and r["true_when"] is not None]
+    share("when it works: within 2 kept models", "90%", map(_in_time, known))
+    for model in ("mlp", "cnn", "resnet"):
+        share(f"when it works, {model}", "", (_in_time(r) for r in known if r["model"] == model))
     for spread, goal in (("iid", "95%"), ("dirichlet-0.5", "90%"), ("dirichlet-0.1", "75%")):
         share(
             f"end to end, {spread}: within 5 points of retraining",
@@ -138,6 +140,14 @@ def _named_attackers(rows: Iterable[Row], which: str = "named") -> list[bool]:
 
 def _names(rows: Iterable[Row], which: str = "named") -> list[bool]:
     return [client in row["malicious"] for row in rows for client in row[which]]
+
+
+def _since(row: Row) -> bool:
+    """Return whether the named clients taught it since the attack started; False if nobody is named."""
+    if not row.get("onsets"):
+        return False
+    found, true = (np.searchsorted(row["kept"], t, "right") for t in (np.median(row["onsets"]), row["start"]))
+    return bool(abs(int(found) - int(true)) <= 2)
 
 
 def _in_time(row: Row) -> bool:

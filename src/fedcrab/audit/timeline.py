@@ -1,4 +1,4 @@
-"""When a trigger was planted: the first kept model in which it works, and from then on always.
+"""When a trigger was planted: the change from kept models in which it fails to those in which it works.
 
 The lift of a trigger on a model is its own effect:
 
@@ -34,15 +34,14 @@ class Timeline:
 
     @property
     def planted(self) -> int | None:
-        """The first kept model from which the trigger works up to the last; None if it does not work there.
+        """The first kept model with the trigger; None if it does not work in the last one.
 
-        So if the trigger works in an earlier model and stops working later, that model does not count.
+        It is the model that makes the fewest exceptions: models before it in which the trigger works, and
+        later ones in which it fails. The earliest of several. So one model in which the trigger fails, as
+        happens with uneven data, does not hide that it was there before.
         """
         works = self.lifts >= max(HALF * self.lifts[-1], HALF**2)
-        if not works[-1]:
-            return None
-        fails = np.flatnonzero(~works)
-        return self.rounds[int(fails[-1]) + 1 if len(fails) else 0]
+        return self.rounds[change(works)] if works[-1] else None
 
     def to_table(self) -> dict[str, Any]:
         """Return the timeline as plain values, for JSON."""
@@ -51,6 +50,13 @@ class Timeline:
             "rounds": list(self.rounds),
             "lifts": [round(float(lift), 4) for lift in self.lifts],
         }
+
+
+def change(works: NDArray[np.bool_]) -> int:
+    """Return the i with the fewest exceptions from "False before i, True from i on"; the first of several."""
+    before = np.concatenate([[0], np.cumsum(works)])
+    after = np.concatenate([np.cumsum(~works[::-1])[::-1], [0]])
+    return int(np.argmin(before + after))
 
 
 def timeline(history: History, flat: FlatModel, trigger: Inversion, x: Images, y: Labels) -> Timeline:

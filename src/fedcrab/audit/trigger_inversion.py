@@ -30,7 +30,7 @@ from fedcrab.audit.flat_model import BATCH, Classify, Images, Labels
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
 
-ALARM = 0.46  # of the median mask: a smaller mask counts as a planted trigger
+ALARM = 0.42  # of the median mask: a smaller mask counts as a planted trigger; clean resnets have 0.44
 CERTAIN = 0.35  # of the median mask: a smaller mask is certainly a planted trigger
 NEXT = 0.75  # of the second smallest mask: a planted trigger is smaller
 DOUBT = 0.65  # of the median mask: a smaller mask is a trigger if some clients clearly taught it
