@@ -98,9 +98,9 @@ class InMemory:
         out[:] = self._vector[part]
 
 
-def stretches(trained: Sequence[slice], rows: int) -> Iterator[slice]:
+def stretches(trained: Sequence[slice], rows: int, block: int = BLOCK) -> Iterator[slice]:
     """Yield slices of the trained coordinates, cut so that ``rows`` rows of each slice are one block."""
-    width = max(256, BLOCK // max(rows, 1))
+    width = max(256, block // max(rows, 1))
     for stretch in trained:
         for start in range(stretch.start, stretch.stop, width):
             yield slice(start, min(start + width, stretch.stop))

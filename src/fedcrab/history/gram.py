@@ -36,7 +36,6 @@ from fedcrab.vectors import (
     InMemory,
     Matrix64,
     Sliced,
-    add_products,
     in_halves,
     norm,
     one_blas_thread,
@@ -47,6 +46,7 @@ WIDE = 2  # columns per point that are reduced to the triangle at once
 SAFE = 10  # λ of 4^-10, about 1e-6: above it, rounding in K costs X at most 1e-7
 LENGTH_ERROR = 1e-6  # the largest relative change of any length by rounding
 FEWEST_DIGITS, SKETCH_DIGITS = 26, 28
+LARGE_BLOCK = 2**18  # numbers per product: fewer calls are worth more here than the fastest cache
 RUNS, ROWS = 64, 64  # of a sketch at a time: few random numbers are held, and the rows fit the cache
 
 
@@ -156,10 +156,11 @@ def _products(
     def total(parts: Sequence[slice]) -> Matrix64:
         gram = np.zeros((points, points))
         for part in parts:
-            add_products(gram, _block(vectors, references, part))
+            block = _block(vectors, references, part)
+            gram += block @ block.T
         return gram
 
-    parts = list(stretches(trained, points))
+    parts = list(stretches(trained, points, LARGE_BLOCK))
     return np.sum(in_halves(total, parts), axis=0) if points > FEW else total(parts)
 
 
