@@ -10,6 +10,10 @@ import pytest
 import fedcrab
 from fedcrab import Compact, ConfigError, Everything, History, RecordError, Round, Updates
 from fedcrab.aggregate import median
+from fedcrab.recover.cost import planned_asks
+from fedcrab.report.page import page_data
+from fedcrab.rollback.decision import PRESETS
+from report.in_node import NODE, plans_in_node
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -173,6 +177,17 @@ def test_recovered_judged_and_reported(history: History, place: Path) -> None:
         fedcrab.recover(history, fleet, malicious={"1"}, out=place / "out", method="federaser", epochs=3)
     with pytest.raises(ConfigError, match="no model named 'x'"):
         fedcrab.evaluate(models, test, reference="x")
+
+
+def test_the_plan_knows_that_a_short_replay_asks_in_every_round(history: History, place: Path) -> None:
+    fleet, decided = fedcrab.fleet(train, MODULE), fedcrab.plan(history, {"1"})
+    recovery = fedcrab.recover(history, fleet, malicious={"1"}, out=place / "short")
+    took = [len(step["asked"]) for step in recovery.steps if step["asked"]]
+    assert (recovery.method, took) == ("replay", planned_asks("replay", decided))
+    assert len(took) == 3
+    if NODE is not None:
+        (page,) = plans_in_node(page_data(history, ["1"]), [{"malicious": ["1"], **PRESETS["hardened"]}])
+        assert page["asks"]["replay"] == took
 
 
 def test_a_fleet_can_train_for_fewer_epochs(history: History, place: Path) -> None:

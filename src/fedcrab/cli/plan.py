@@ -109,19 +109,19 @@ def _print_next_step(
     history: History, directory: Path, begun: Mapping[ClientId, int], undetected: str | None
 ) -> None:
     """Print how to recover on the engine that has the clients of this history."""
-    notes = history.charter.notes
+    engine = history.charter.engine
     ids = ",".join(f"{c}@{t}" if t and quoted(c) == c else quoted(c) for c, t in begun.items())
-    if notes.startswith('{"flower":'):
+    if engine == "flower":
         config = {"mode": "recover", "malicious": ids, "history": history.path.absolute()}
         config["recovered"] = Path("recovered").absolute()
         told = " ".join(f"{name}='{value}'" for name, value in config.items())
         print_tables("In a Flower simulation, add the --federation-config of the training to this command.")
         print_next("flwr", "run", ".", "--run-config", told, "--stream")
-    elif notes.startswith('{"nvflare":'):
+    elif engine == "nvflare":
         command = ("python", "-m", "fedcrab.nvflare", "TRAINING-JOB-FOLDER", "--history")
         where = history.path.absolute()
         print_next(*command, where, *malicious_words(begun), "--recovered", "recovered")
-    elif not notes:
+    elif engine == "own":
         bad = "{" + ", ".join(map(repr, begun)) + "}"
         told = f"fedcrab.recover({str(history.path)!r}, fleet, malicious={bad}, out='recovered')"
         print_tables(Text(printable(f"Next, in Python: {told}  # docs/own-loop.md"), no_wrap=True))

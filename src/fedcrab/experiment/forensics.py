@@ -41,7 +41,6 @@ from fedcrab.simulate import Architecture, hold_out, load_dataset
 from fedcrab.terminal import print_to_stderr
 from fedcrab.types import ClientId, Vector
 
-ENGINES = '{"flower":', '{"nvflare":'  # the notes of a history begin like this if an engine recorded it
 NOT_LOOKED_FOR = "What was planted, and who taught it, was not looked for:"
 TRIGGER, BROUGHT = "trigger", "brought"  # the kinds of misbehaviour
 FINAL = "final"  # the name of the history's own last model
@@ -221,13 +220,12 @@ class Investigation:
 
 def server_of(history: History) -> Server:
     """Return the server's side from the configuration in a history; raise ``ConfigError`` if it has none."""
-    notes = history.charter.notes
-    if not notes or notes.startswith(ENGINES):
+    if history.charter.engine != "simulator":
         raise ConfigError(
             f"{history.path}: contains no configuration, so the model's module and the server's probe "
             "examples are unknown; in Python, pass both to fedcrab.audit (docs/forensics.md)"
         )
-    config = Config.from_json(notes)
+    config = Config.from_json(history.charter.notes)
     dataset, x, y = hold_out(load_dataset(config.data.name), probe=config.data.probe, seed=config.seed)
     module = Architecture(config.model, dataset.shape, dataset.classes).build()
     return Server(FlatModel(module, history.charter.layout), x, y, dataset.classes)

@@ -246,17 +246,18 @@ def _bytes_of_a_round(setup: Setup) -> int:
 
 def setup_of(history: History, workers: int | None) -> Setup:
     """Return the setup of a simulated history, from the configuration in its notes."""
-    if not history.charter.notes:
+    engine = history.charter.engine
+    if engine == "own":
         raise ConfigError(
             f"{history.path}: has no configuration of simulated clients; recover it with "
             "fedcrab.recover and your own fleet (docs/own-loop.md)"
         )
-    if history.charter.notes.startswith('{"flower":'):
+    if engine == "flower":
         raise ConfigError(
             f"{history.path}: recorded on Flower, where its clients are; recover it there: flwr run APP "
             "--run-config \"mode='recover' malicious='...'\" (docs/flower.md)"
         )
-    if history.charter.notes.startswith('{"nvflare":'):
+    if engine == "nvflare":
         raise ConfigError(
             f"{history.path}: recorded on NVIDIA FLARE, where its sites are; recover it there with a job "
             "that runs fedcrab.nvflare.Recovery (docs/nvflare.md)"

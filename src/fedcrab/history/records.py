@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from math import isnan
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,19 @@ class Settings:
     sketch_size: int
     notes: str = ""  # free text, for example the server's configuration
     format: int = FORMAT  # the format that the history was created with
+
+    @property
+    def engine(self) -> Literal["simulator", "flower", "nvflare", "own"]:
+        """Where the clients of this history are, from what the engine wrote into the notes."""
+        try:
+            notes = json.loads(self.notes or "null")
+        except (ValueError, RecursionError):
+            notes = None
+        if not isinstance(notes, dict):
+            return "own"
+        if "flower" in notes or "nvflare" in notes:
+            return "flower" if "flower" in notes else "nvflare"
+        return "simulator" if "clients" in notes else "own"
 
     def to_table(self) -> dict[str, Any]:
         """Return plain values."""

@@ -80,16 +80,16 @@ class Moment:
         return self.rounds - self.round
 
 
-def usual_contacts(first: int, rounds: int) -> tuple[int, ...]:
+def usual_contacts(first: int, rounds: int, every: int | None = None) -> tuple[int, ...]:
     """Return the rounds in which a replay from ``first`` on usually asks a few clients, before it settles.
 
-    Gaps of LONGEST, shorter at the end. This predicts the cost; the replay itself decides again.
+    Gaps of ``every``, or of LONGEST and shorter at the end: the replay itself decides again.
     """
     last, contacts = rounds - settled_rounds(rounds - first), list[int]()
     t = first + 1
     while t < last:
         contacts.append(t)
-        t += min(LONGEST, longest_gap(Moment(t, first, rounds)))
+        t += every or min(LONGEST, longest_gap(Moment(t, first, rounds)))
     return tuple(contacts)
 
 

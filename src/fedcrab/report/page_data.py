@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from math import isfinite
@@ -17,7 +16,7 @@ from fedcrab.detect.saved_audit import read_audit
 from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
 from fedcrab.recover.fedrecover import PAIRS
-from fedcrab.recover.methods import METHODS, default_method
+from fedcrab.recover.methods import METHODS, SHORT, default_method
 from fedcrab.recover.pacing import (
     FEWEST,
     FEWEST_OF_FEW,
@@ -100,6 +99,7 @@ def _method(history: History, name: str) -> dict[str, Any]:
     if method.rolls_back:
         pace: dict[str, Any] = {"asked": FEWEST, "few": FEWEST_OF_FEW, "longest": LONGEST}
         pace |= {"taper": [REPLAYED_PER_TAPER, LEAST_TAPER, MOST_TAPER], "settled": SETTLED}
+        pace |= {"short": 0 if history.charter.engine == "simulator" else SHORT}
         return {**data, "preset": method.preset, "pace": pace}
     return {**data, "rounds": contact_rounds(method, history), "each": method.most}
 
@@ -118,7 +118,7 @@ def history_data(history: History, clients: PageClients) -> dict[str, Any]:
         "closed": history.closed,
         "parameters": charter.layout.size,
         "aggregation": charter.aggregation,
-        "source": source_of(history),
+        "source": history.charter.engine,
         "selection": charter.to_table()["selection"],
         "bytes": history.bytes(),
         "initialLoss": charter.initial_loss if isfinite(charter.initial_loss) else None,
@@ -139,21 +139,6 @@ def history_data(history: History, clients: PageClients) -> dict[str, Any]:
         "methods": methods_of(history),
         **_geometry(history, points_of(history, clients), clients),
     }
-
-
-def source_of(history: History) -> str:
-    """Return where a history was recorded: ``flower``, ``nvflare``, ``simulator``, or ``own`` code."""
-    notes = _notes(history)
-    known = [name for name in ("flower", "nvflare") if name in notes]
-    return known[0] if known else "simulator" if "clients" in notes else "own"
-
-
-def _notes(history: History) -> dict[str, Any]:
-    try:
-        notes = json.loads(history.charter.notes or "null")
-    except ValueError:
-        return {}
-    return notes if isinstance(notes, dict) else {}
 
 
 def _geometry(history: History, points: Sequence[PageGram], clients: PageClients) -> dict[str, Any]:

@@ -106,12 +106,14 @@ function plannedAsks(page, method, plan, malicious) {
 }
 
 // Replay asks a few clients every five rounds, more often at the end, and everybody in the last (recover/pacing.py).
-function paced(page, { asked, few, longest, taper: [share, least, most], settled }, first, honest) {
+// Of real clients it asks some in every round, if few rounds are replayed (recover/methods.py).
+function paced(page, { asked, few, longest, taper: [share, least, most], settled, short }, first, honest) {
   const rounds = page.rounds.length;
   const last = rounds - Math.max(1, Math.floor((rounds - first) / settled));
   const taper = Math.max(least, Math.min(most, Math.floor((rounds - first) / share)));
   const counts = [];
-  for (let t = first + 1; t < last; t += Math.min(longest, 1 + Math.floor((rounds - t) / taper))) counts.push([t, Math.min(asked, Math.max(few, Math.ceil(honest(t) / 2)), honest(t))]);
+  const gap = (t) => (rounds - first < short ? 1 : Math.min(longest, 1 + Math.floor((rounds - t) / taper)));
+  for (let t = first + 1; t < last; t += gap(t)) counts.push([t, Math.min(asked, Math.max(few, Math.ceil(honest(t) / 2)), honest(t))]);
   for (let t = Math.max(last, first + 1); t < rounds; t++) counts.push([t, honest(t)]);
   return counts;
 }
