@@ -376,7 +376,7 @@ def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
     names = frozenset({"CN=a b,O=c", "it's me"})
     honest = [f"client {i}" for i in range(9)]
     rng, model = np.random.default_rng(0), np.zeros(30, np.float32)
-    with History.create(tmp_path / "my history", model, initial_loss=2.0, notes="{}") as history:
+    with History.create(tmp_path / "my history", model, initial_loss=2.0, notes='{"clients": {}}') as history:
         for t in range(8):
             answers = {c: (rng.normal(size=30) + 9 * (c in names), 1) for c in (*honest, *names)}
             updates = Updates.of(answers)
@@ -399,7 +399,8 @@ def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
         ('{"flower": {}}', "Next: flwr run . --run-config \"mode='recover' malicious='a@1' history='"),
         ('{"nvflare": {}}', "Next: python -m fedcrab.nvflare TRAINING-JOB-FOLDER --history "),
         ("", "Next, in Python: fedcrab.recover("),
-        ("{}", "Next: fedcrab recover h --malicious a --since a@1 --out recovered"),
+        ("three sites, learning rate 0.1", "Next, in Python: fedcrab.recover("),
+        ('{"clients": {}}', "Next: fedcrab recover h --malicious a --since a@1 --out recovered"),
     ],
 )
 def test_a_plan_says_how_to_recover_where_the_clients_are(notes: str, told: str, tmp_path: Path) -> None:
