@@ -30,7 +30,7 @@ def complete_clients(ctx: typer.Context, incomplete: str) -> list[str]:
     from fedcrab.recover.folder import open_history_or_recovery
     from fedcrab.rollback.malicious import quoted
 
-    before, comma, begun = incomplete.rpartition(",")
+    before, comma, prefix = incomplete.rpartition(",")
     words = [ctx.params.get("directory"), *ctx.args]  # it is among the latter while an option is incomplete
     place = next((str(word) for word in words if word), "")
     try:
@@ -39,7 +39,7 @@ def complete_clients(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
     named = set(before.split(","))
     ids = (quoted(client) for client in sorted(history.clients, key=natural))
-    offered = [f"{before}{comma}{c}" for c in ids if c.startswith(begun) and c not in named]
+    offered = [f"{before}{comma}{c}" for c in ids if c.startswith(prefix) and c not in named]
     return offered[:MOST]
 
 
@@ -93,8 +93,8 @@ PIPED = 120  # columns if there is no terminal, unless COLUMNS says otherwise
 
 def print_tables(*things: Any) -> None:
     """Print tables and lines, as wide as the terminal or as COLUMNS says; 120 columns into a pipe."""
-    told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    out = console(width=None if told else PIPED)
+    known_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    out = console(width=None if known_width else PIPED)
     for thing in things:
         line = printable(thing) if isinstance(thing, str) else thing
         out.print(line, soft_wrap=isinstance(thing, Text) and bool(thing.no_wrap), crop=False)
@@ -104,8 +104,8 @@ def print_next(*words: str | Path) -> None:
     """Print the next command, ready to be copied."""
     from fedcrab.history.remote_store import as_url
 
-    said = (as_url(word) or str(word) if isinstance(word, Path) else word for word in words)
-    line = "Next: " + " ".join(map(_shell_word, said))
+    texts = (as_url(word) or str(word) if isinstance(word, Path) else word for word in words)
+    line = "Next: " + " ".join(map(_shell_word, texts))
     print_tables(Text(printable(line), no_wrap=True))
 
 
@@ -114,12 +114,12 @@ def _shell_word(word: str) -> str:
     return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
 
 
-def malicious_words(begun: Mapping[ClientId, int]) -> list[str]:
+def malicious_words(start_rounds: Mapping[ClientId, int]) -> list[str]:
     """Return the options that name these clients, and the rounds before which some were honest."""
     from fedcrab.rollback.malicious import quoted
 
-    since = [word for c, t in begun.items() if t for word in ("--since", f"{c}@{t}")]
-    return ["--malicious", ",".join(map(quoted, begun)), *since]
+    since = [word for c, t in start_rounds.items() if t for word in ("--since", f"{c}@{t}")]
+    return ["--malicious", ",".join(map(quoted, start_rounds)), *since]
 
 
 @contextmanager

@@ -73,58 +73,66 @@ def plan_command(
     """
     with busy("Reading the history"):
         history, earlier = open_history_or_recovery(directory)
-    begun = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
+    start_rounds = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
     with busy("Deciding how far to roll back"):
         given = {"beta": beta, "evidence": evidence and evidence.value, "rule": rule and rule.value}
         given["unfound"] = undetected
         own = {name: value for name, value in given.items() if value is not None}
-        plans = {name: plan(history, begun, since=begun, **settings) for name, settings in PRESETS.items()}
+        plans = {
+            name: plan(history, start_rounds, since=start_rounds, **settings)
+            for name, settings in PRESETS.items()
+        }
         chosen = f"{preset.value}, changed" if own else preset.value
         if own:
-            plans = {chosen: plan(history, begun, since=begun, **{**PRESETS[preset.value], **own}), **plans}
+            plans = {
+                chosen: plan(history, start_rounds, since=start_rounds, **{**PRESETS[preset.value], **own}),
+                **plans,
+            }
         else:
             plans = {chosen: plans[chosen], **plans}
         costs = planned_costs(plans[chosen], plans["paper"])
         history.model(plans[chosen].rollback_round)  # raises if the model is damaged
-        began = onset(history, begun)
+        began = onset(history, start_rounds)
         saving = None
-        if began.round and not any(begun.values()):
-            saving = plan(history, begun, since=began.round, **{**PRESETS[preset.value], **own})
+        if began.round and not any(start_rounds.values()):
+            saving = plan(history, start_rounds, since=began.round, **{**PRESETS[preset.value], **own})
     if as_json:
         allows = {name: saving.to_table()[name] for name in ("rollback_round", "cost")} if saving else None
-        told = {**began.to_table(), "allows": allows}
+        onset_table = {**began.to_table(), "allows": allows}
         others = {name: p.to_table() for name, p in plans.items()}
         methods = {name: cost.to_table() for name, cost in costs.items()}
-        shown = {**plans[chosen].to_table(), "methods": methods, "presets": others, "onset": told}
+        shown = {**plans[chosen].to_table(), "methods": methods, "presets": others, "onset": onset_table}
         print_json({"preset": chosen, **shown})
         return
     print_tables(tables.plans_table(plans), tables.costs_table(costs), tables.shares_table(plans))
     print_tables(*(tables.curve_table(p, name) for name, p in plans.items() if curves))
     print_tables(*tables.warnings_lines(plans))
     print_tables(*onset_lines(began, plans[chosen].since, saving))
-    _print_next_step(history, directory, begun, undetected)
+    _print_next_step(history, directory, start_rounds, undetected)
 
 
 def _print_next_step(
-    history: History, directory: Path, begun: Mapping[ClientId, int], undetected: str | None
+    history: History, directory: Path, start_rounds: Mapping[ClientId, int], undetected: str | None
 ) -> None:
     """Print how to recover on the engine that has the clients of this history."""
     engine = history.charter.engine
-    ids = ",".join(f"{c}@{t}" if t and quoted(c) == c else quoted(c) for c, t in begun.items())
+    ids = ",".join(f"{c}@{t}" if t and quoted(c) == c else quoted(c) for c, t in start_rounds.items())
     if engine == "flower":
         config = {"mode": "recover", "malicious": ids, "history": history.path.absolute()}
         config["recovered"] = Path("recovered").absolute()
-        told = " ".join(f"{name}='{value}'" for name, value in config.items())
+        run_config = " ".join(f"{name}='{value}'" for name, value in config.items())
         print_tables("In a Flower simulation, add the --federation-config of the training to this command.")
-        print_next("flwr", "run", ".", "--run-config", told, "--stream")
+        print_next("flwr", "run", ".", "--run-config", run_config, "--stream")
     elif engine == "nvflare":
         command = ("python", "-m", "fedcrab.nvflare", "TRAINING-JOB-FOLDER", "--history")
         where = history.path.absolute()
-        print_next(*command, where, *malicious_words(begun), "--recovered", "recovered")
+        print_next(*command, where, *malicious_words(start_rounds), "--recovered", "recovered")
     elif engine == "own":
-        bad = "{" + ", ".join(map(repr, begun)) + "}"
-        told = f"fedcrab.recover({str(history.path)!r}, fleet, malicious={bad}, out='recovered')"
-        print_tables(Text(printable(f"Next, in Python: {told}  # docs/own-loop.md"), no_wrap=True))
+        bad = "{" + ", ".join(map(repr, start_rounds)) + "}"
+        call = f"fedcrab.recover({str(history.path)!r}, fleet, malicious={bad}, out='recovered')"
+        print_tables(Text(printable(f"Next, in Python: {call}  # docs/own-loop.md"), no_wrap=True))
     else:
         more = ("--undetected", undetected) if undetected else ()
-        print_next("fedcrab", "recover", directory, *malicious_words(begun), *more, "--out", "recovered")
+        print_next(
+            "fedcrab", "recover", directory, *malicious_words(start_rounds), *more, "--out", "recovered"
+        )

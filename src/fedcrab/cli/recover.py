@@ -92,7 +92,7 @@ def recover(
 
     noise = budget(epsilon, delta)
     history, earlier = open_history_or_recovery(directory)
-    begun = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
+    start_rounds = with_since(parse_malicious(malicious, sys.stdin), since or (), history, earlier)
     if method is None:
         method, why = default_method(history)
         if why:
@@ -104,12 +104,12 @@ def recover(
 
         rows, refused = recover_command(
             history,
-            begun,
+            start_rounds,
             method,
             out,
             changes=changes or (),
             unfound=undetected,
-            since=begun,
+            since=start_rounds,
             noise=noise,
             anchor=anchor,
             workers=workers,

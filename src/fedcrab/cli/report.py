@@ -64,9 +64,15 @@ def report(
         incident = Incident(title, owner, status)
         history, recoveries = find(directory, recovered)
         ids = parse_malicious(malicious, sys.stdin) if malicious else []
-        begun = with_since(ids, since or (), history, {})
+        start_rounds = with_since(ids, since or (), history, {})
         facts = page_data(
-            history, begun, recoveries, accuracy=accuracy, key=key, since=begun, incident=incident
+            history,
+            start_rounds,
+            recoveries,
+            accuracy=accuracy,
+            key=key,
+            since=start_rounds,
+            incident=incident,
         )
         written = write_page(out, facts)
     if as_json:

@@ -85,14 +85,14 @@ class Recovery(ModelController):
                 "with unfinished=True"
             )
         since = listed(self.since) if isinstance(self.since, str) else self.since
-        begun = with_since(self.named(), since, history, {})
+        start_rounds = with_since(self.named(), since, history, {})
         patience = Patience(deadline=self.deadline, quorum=self.quorum, attempts=self.attempts)
         self._fleet = FlareFleet(self, history, patience=patience, epochs_key=self.epochs_key)
         found = recover_on_clients(
             history,
             self._fleet,
-            malicious=list(begun),
-            since={client: start for client, start in begun.items() if start},
+            malicious=list(start_rounds),
+            since={client: start for client, start in start_rounds.items() if start},
             out=Path(self.recovered),
             tell=lambda text: self.info(f"fedcrab: {text}"),
             method=self.method or None,

@@ -86,8 +86,8 @@ class Plan:
             "model": self.model,
         }
         heads, rows = ("client", "share of the poison"), [(c, f"{s:.1%}") for c, s in self.shares.items()]
-        said = "".join(f"<p>! {escape(warning)}</p>" for warning in self.warnings)
-        return html_pairs("Plan", facts, below=html_rows(heads, rows) + said)
+        paragraphs = "".join(f"<p>! {escape(warning)}</p>" for warning in self.warnings)
+        return html_pairs("Plan", facts, below=html_rows(heads, rows) + paragraphs)
 
     def is_malicious(self, client: ClientId, round: int) -> bool:
         """Return whether a client's update of a round counts as malicious: named, and from ``since`` on."""
@@ -147,18 +147,18 @@ def plan(
     Earlier updates count as honest. Without it, every round counts.
     """
     bad = _check(history, malicious, beta, evidence, rule)
-    begun = _begun(history, bad, since)
+    start_rounds = _start_rounds(history, bad, since)
     more = undetected_count(unfound, len(history.clients), len(bad & {*history.clients}))
     counted, everything = counted_rounds(history, evidence, bad), counted_rounds(history, "all", bad)
-    named = counted.influence(bad, begun)
-    found = with_undetected(counted, bad, named, more, begun) if more else named
+    named = counted.influence(bad, start_rounds)
+    found = with_undetected(counted, bad, named, more, start_rounds) if more else named
     candidates = history.kept or (0,)
     sensitivity = _sums_before(candidates, found.rounds, found.sensitivity)
     threshold = [beta * total for total in _sums_before(candidates, found.rounds, found.honest)]
     index = _decide(sensitivity, threshold, rule)
     replay = _replay(history, candidates[index:], bad)
-    moved = named if evidence == "all" else everything.influence(bad, begun)
-    left = _left(history, bad, begun, candidates, index, moved)
+    moved = named if evidence == "all" else everything.influence(bad, start_rounds)
+    left = _left(history, bad, start_rounds, candidates, index, moved)
     return Plan(
         history=history,
         malicious=tuple(sorted(bad)),
@@ -175,10 +175,10 @@ def plan(
         shares=_shares(named),
         warnings=(
             *_of_unfound(more),
-            *plan_warnings(history, bad, evidence, replay, since=begun, left=left),
+            *plan_warnings(history, bad, evidence, replay, since=start_rounds, left=left),
         ),
         unfound=more,
-        since=begun,
+        since=start_rounds,
         poison_left=left.share if left else 0.0,
     )
 
@@ -206,21 +206,21 @@ def _check(
     return bad
 
 
-def _begun(
+def _start_rounds(
     history: History, bad: frozenset[ClientId], since: int | Mapping[ClientId, int] | None
 ) -> dict[ClientId, int]:
     """Return the round from which each named client is malicious, if that is not the first."""
-    told = dict(since) if isinstance(since, Mapping) else dict.fromkeys(bad, 0 if since is None else since)
-    if unnamed := {*told} - bad:
+    starts = dict(since) if isinstance(since, Mapping) else dict.fromkeys(bad, 0 if since is None else since)
+    if unnamed := {*starts} - bad:
         raise ConfigError(f"since: {join_ids(unnamed)} is not named malicious")
     last = len(history.rounds) - 1
-    for client, start in told.items():
+    for client, start in starts.items():
         if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start <= last:
             raise ConfigError(
                 f"since: client {client} cannot be malicious from round {str(start)[:40]} on; the "
                 f"history has rounds 0 to {last}"
             )
-    return {client: told[client] for client in sorted(told) if told[client]}
+    return {client: starts[client] for client in sorted(starts) if starts[client]}
 
 
 def _turned_away(history: History) -> set[ClientId]:

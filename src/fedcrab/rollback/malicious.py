@@ -32,9 +32,9 @@ def parse_malicious(options: Iterable[str], given: TextIO) -> list[ClientId]:
 
 def _named_by(option: str, given: TextIO) -> list[ClientId]:
     if option.strip() == "-":
-        return _told(given.read(LONGEST), "standard input")
+        return _ids_in_text(given.read(LONGEST), "standard input")
     if option.startswith("@"):
-        return _told(_content(Path(option[1:])), option[1:])
+        return _ids_in_text(_content(Path(option[1:])), option[1:])
     return listed(option)
 
 
@@ -52,14 +52,14 @@ def _content(path: Path) -> str:
         ) from error
 
 
-def _told(text: str, where: str) -> list[ClientId]:
+def _ids_in_text(text: str, where: str) -> list[ClientId]:
     if text.lstrip().startswith("{"):
         return _suspects(text, where)
     lines = text.splitlines()
     if any(line.startswith(NO_SIGN) for line in lines):
         raise _nobody(where)
-    said = [line.removeprefix(SUSPECTS) for line in lines if line.startswith(SUSPECTS)]
-    return [client for line in said or lines for client in listed(line)]
+    suspects = [line.removeprefix(SUSPECTS) for line in lines if line.startswith(SUSPECTS)]
+    return [client for line in suspects or lines for client in listed(line)]
 
 
 def listed(line: str) -> list[ClientId]:
@@ -134,19 +134,19 @@ def with_since(
     an earlier recovery.
     """
     known = {*history.clients, *(r.client for entry in history.rounds for r in entry.rejected)}
-    own = dict(_told_round(text, known) for text in since if not _is_round(text))
+    own = dict(_client_round(text, known) for text in since if not _is_round(text))
     everyone = [int(text) for text in since if _is_round(text)]
     if len(everyone) > 1:
         raise ConfigError(f"--since gives two rounds for all clients, {everyone[0]} and {everyone[1]}")
-    told = dict(_with_round(text, known) for text in ids)
+    rounds = dict(_with_round(text, known) for text in ids)
     usual = everyone[0] if everyone else 0
-    found = {**earlier, **{client: usual if start is None else start for client, start in told.items()}}
+    found = {**earlier, **{client: usual if start is None else start for client, start in rounds.items()}}
     if unnamed := [client for client in own if client not in found]:
         raise ConfigError(f"--since: client {unnamed[0]} is not named malicious")
     return {**found, **own}
 
 
-def _told_round(text: str, known: Collection[ClientId]) -> tuple[ClientId, int]:
+def _client_round(text: str, known: Collection[ClientId]) -> tuple[ClientId, int]:
     client, start = _with_round(text, known)
     if start is None:
         raise ConfigError(f"--since takes a round such as 20, or a client's round such as 3@20; got {text!r}")

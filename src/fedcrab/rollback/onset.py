@@ -60,11 +60,13 @@ def onset(history: History, malicious: Collection[ClientId]) -> Onset:
     levels = signals.levels()
     if not np.isfinite(levels[:, 0]).any():
         return Onset(None, why="they took part in no round with enough others")
-    told = [found for found in (_crossing(signals.jumps(groups)), _crossing(levels)) if found is not None]
-    if not told:
+    crossings = [
+        found for found in (_crossing(signals.jumps(groups)), _crossing(levels)) if found is not None
+    ]
+    if not crossings:
         return Onset(None, why="their updates do not visibly differ from those of the others")
-    begin, certain, _ = min(told, key=lambda found: found[1])
-    clear = [alone for *_, alone in told if alone is not None]
+    begin, certain, _ = min(crossings, key=lambda found: found[1])
+    clear = [alone for *_, alone in crossings if alone is not None]
     return Onset(begin, max(certain, min(clear, default=certain)))
 
 
