@@ -32,8 +32,8 @@ class Logger:
     def __call__(self, step: TrainedRound | RoundRecord | Step, **values: float) -> None:
         """Write the figures of a step, and these additional values."""
         index, figures = figures_of(step)
-        told = {**figures, **{name: float(value) for name, value in values.items()}}
-        self._write({name: value for name, value in told.items() if math.isfinite(value)}, index)
+        all_values = {**figures, **{name: float(value) for name, value in values.items()}}
+        self._write({name: value for name, value in all_values.items() if math.isfinite(value)}, index)
 
     def close(self) -> None:
         """Write what is buffered, and close."""
@@ -55,8 +55,8 @@ def figures_of(step: TrainedRound | RoundRecord | Step) -> tuple[int, dict[str, 
         return step.round, {f"training/{name}": float(n) for name, n in {"loss": step.loss, **counts}.items()}
     if isinstance(step, RoundRecord):
         counts = {"clients": len(step.clients), "rejected": len(step.rejected)}
-        told = {"loss": step.loss, "divergence": step.divergence, **counts}
-        return step.index, {f"training/{name}": float(n) for name, n in told.items()}
+        figures = {"loss": step.loss, "divergence": step.divergence, **counts}
+        return step.index, {f"training/{name}": float(n) for name, n in figures.items()}
     if isinstance(step, Step):
         counts = {name: len(getattr(step, name)) for name in ("clients", "asked", "dropped", "capped")}
         return step.round, {f"recovery/{name}": float(n) for name, n in counts.items()}
@@ -94,13 +94,13 @@ def mlflow(
     client = MlflowClient(tracking_uri=mlflow_store(place))
     found = client.get_experiment_by_name(experiment)
     number = found.experiment_id if found else client.create_experiment(experiment, place.as_uri())
-    begun = client.create_run(number, run_name=run).info.run_id
+    run_id = client.create_run(number, run_name=run).info.run_id
 
     def write(values: Mapping[str, float], round: int) -> None:
         for name, value in values.items():
-            client.log_metric(begun, name, value, step=round)
+            client.log_metric(run_id, name, value, step=round)
 
-    return Logger(write, lambda: client.set_terminated(begun))
+    return Logger(write, lambda: client.set_terminated(run_id))
 
 
 def mlflow_store(directory: str | os.PathLike[str]) -> str:
@@ -115,9 +115,9 @@ def wandb(
     need_extra("wandb", "the Weights & Biases logger")
     import wandb as package
 
-    begun = package.init(project=project, name=run, dir=os.fspath(directory), mode="offline")
+    wandb_run = package.init(project=project, name=run, dir=os.fspath(directory), mode="offline")
 
     def write(values: Mapping[str, float], round: int) -> None:
-        begun.log({**values, "round": round})
+        wandb_run.log({**values, "round": round})
 
-    return Logger(write, begun.finish)
+    return Logger(write, wandb_run.finish)

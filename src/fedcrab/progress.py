@@ -28,7 +28,7 @@ class Progress:
         self._terminal, self._quiet = moving and sys.stderr.isatty(), quiet
         self._bar: Bar | None = None
         self._task: TaskID | None = None
-        self._stage, self._total, self._done, self._said = "", 0, 0, 0.0
+        self._stage, self._total, self._done, self._printed_at = "", 0, 0, 0.0
 
     def __enter__(self) -> Progress:
         return self
@@ -46,7 +46,7 @@ class Progress:
 
     def stage(self, what: str, *, total: int = 0, done: int = 0) -> None:
         """Start a stage. ``total`` is its number of steps if known, ``done`` how many are finished."""
-        self._stage, self._total, self._done, self._said = one_line(what), total, done, time.monotonic()
+        self._stage, self._total, self._done, self._printed_at = one_line(what), total, done, time.monotonic()
         if not self._terminal:
             self._tell(f"{self._stage} …")
             return
@@ -55,15 +55,15 @@ class Progress:
             bar.remove_task(self._task)
         self._task = bar.add_task(self._stage, total=total or None, completed=done, told="")
 
-    def step(self, told: str = "") -> None:
-        """Count one step of the stage as done; ``told`` is a short result to show."""
+    def step(self, result: str = "") -> None:
+        """Count one step of the stage as done; ``result`` is a short text to show."""
         self._done += 1
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, advance=1, told=one_line(told))
-        elif time.monotonic() - self._said >= EVERY:
-            self._said = time.monotonic()
+            self._bar.update(self._task, advance=1, told=one_line(result))
+        elif time.monotonic() - self._printed_at >= EVERY:
+            self._printed_at = time.monotonic()
             counted = f"{self._done} of {self._total}" if self._total else str(self._done)
-            self._tell(f"{self._stage}: {counted}{f', {told}' if told else ''}")
+            self._tell(f"{self._stage}: {counted}{f', {result}' if result else ''}")
 
     def line(self, text: str) -> None:
         """Print a line that stays on the screen, even if ``quiet``."""

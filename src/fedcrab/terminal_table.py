@@ -81,10 +81,10 @@ class FittedTable:
         for ruled, wrapped in ((True, False), (True, True), (False, True)):
             if (widths := self._widths(places, width, ruled=ruled, wrapped=wrapped)) is not None:
                 return Fit(places, widths, ruled)
-        for gone in sorted(places, key=lambda p: (-self.columns[p].rank, -p)):
-            if not self.columns[gone].rank:
+        for place in sorted(places, key=lambda p: (-self.columns[p].rank, -p)):
+            if not self.columns[place].rank:
                 return None
-            places = [p for p in places if p != gone]
+            places = [p for p in places if p != place]
             for ruled in (True, False):
                 if (widths := self._widths(places, width, ruled=ruled, wrapped=True)) is not None:
                     return Fit(places, widths, ruled)

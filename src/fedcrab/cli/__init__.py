@@ -160,10 +160,10 @@ def _run(arguments: list[str]) -> int:
 
 def _wrong_command_line(error: typer.BadParameter) -> str:
     """Return what is wrong and where to look; for an unknown option or choice, click lists the known ones."""
-    told, context = error.format_message(), error.ctx
-    if context is None or not told.startswith("Missing"):
-        return told
-    return f"{told.rstrip('.')}; '{context.command_path} --help' has an example"
+    message, context = error.format_message(), error.ctx
+    if context is None or not message.startswith("Missing"):
+        return message
+    return f"{message.rstrip('.')}; '{context.command_path} --help' has an example"
 
 
 def _internal_error(error: Exception) -> int:

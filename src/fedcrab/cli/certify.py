@@ -148,11 +148,11 @@ def _conclusion(table: Mapping[str, Any]) -> Text:
 
 def _declared(found: Mapping[str, Any]) -> str:
     """Return the declared constants; certificates of format 1 do not list them."""
-    told = [
+    constants = [
         name if value is True else f"{name} = {value:.6g}"
         for name, value in found.get("declared", {}).items()
     ]
-    return f" Declared: {', '.join(told)}." if told else ""
+    return f" Declared: {', '.join(constants)}." if constants else ""
 
 
 def _beside(found: Mapping[str, Any]) -> str:
@@ -160,10 +160,10 @@ def _beside(found: Mapping[str, Any]) -> str:
     nothing = found.get("poisoned")
     if nothing is None or nothing["value"] is None:
         return ""
-    said = f" For the poisoned model the proven bound is {nothing['value']:.6g} ({nothing['by']})"
+    sentence = f" For the poisoned model the proven bound is {nothing['value']:.6g} ({nothing['by']})"
     if found["nearer"] == "recovered":
-        return f"{said}: recovery is proven to be nearer than that bound."
-    return f"{said}: the proof alone does not favour recovery over doing nothing. It may still be nearer."
+        return f"{sentence}: recovery is proven to be nearer than that bound."
+    return f"{sentence}: the proof alone does not favour recovery over doing nothing. It may still be nearer."
 
 
 def _written(path: Path, table: Mapping[str, Any]) -> str:

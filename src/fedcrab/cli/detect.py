@@ -46,11 +46,11 @@ def detection_tables(detection: Detection, *, everything: bool = False) -> Seque
     """Return a table of the clients' scores with reasons, the judgement in one line, and the notes."""
     bars = Column("", 1, left=True, name="the bars")
     table = FittedTable("Clients", "client", "score", bars, "sure", Column("because of", prose=True))
-    told = {*detection.suspicions, *detection.apart}
+    flagged = {*detection.suspicions, *detection.apart}
     ranked = sorted(
         detection.scores, key=lambda c: (c not in detection.suspicions, c not in detection.apart, natural(c))
     )
-    shown = ranked if everything else ranked[: max(LONGEST, len(told))]
+    shown = ranked if everything else ranked[: max(LONGEST, len(flagged))]
     most = max(detection.scores.values(), default=0.0)
     for client in shown:
         _add(table, detection, client, most)
@@ -64,8 +64,8 @@ def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None
     if found.round is None or found.certain is None:
         return [Text(f"It is not clear when they started: {found.why}.")]
     if late := sorted((c for c, t in since.items() if t > found.certain), key=natural):
-        told = f"! They differ from the others by round {found.certain}, but count as honest until later: "
-        return [Text(told + ", ".join(late), style="yellow")]
+        warning = f"! They differ from the others by round {found.certain}, but count as honest until later: "
+        return [Text(warning + ", ".join(late), style="yellow")]
     if since or found.round == 0:
         return [Text(f"They differ visibly from the others from round {found.round} on.")]
     seen = (

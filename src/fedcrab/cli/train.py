@@ -69,8 +69,8 @@ def _check_place(directory: Path, resume: bool) -> None:
 
     taken = directory.is_symlink() or directory.is_file() or (directory.is_dir() and any(directory.iterdir()))
     if resume or (directory / "ledger.sqlite").is_file():
-        begun = History.open(directory)
-        if resume or not begun.rounds:
+        history = History.open(directory)
+        if resume or not history.rounds:
             return
     if Path.cwd().is_relative_to(directory.resolve()):
         raise HistoryError(f"{directory}: a history needs its own directory; name a new one")

@@ -48,8 +48,8 @@ class SmallDemoResult:
     def to_table(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         plans = {name: p.to_table() for name, p in self.plans.items()}
-        told = {"history": to_table(self.history), "plans": plans, "bytes": self._bytes()}
-        return {**told, "methods": [dict(row) for row in self.rows]}
+        table = {"history": to_table(self.history), "plans": plans, "bytes": self._bytes()}
+        return {**table, "methods": [dict(row) for row in self.rows]}
 
     def _bytes(self) -> dict[str, int]:
         return {"selective": self.history.bytes()["total"], "everything": self.everything_bytes}
