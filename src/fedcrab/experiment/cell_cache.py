@@ -265,8 +265,8 @@ def _parsed(text: bytes, key: str, place: str, remedy: str) -> CellResult:
     """Return the result in a line or a file; raises unless it is undamaged and belongs to this cell."""
     try:
         table = json.loads(text)
-        told, named = table.pop("sha256"), table.pop("key", key)
-        if told != _hash(table):
+        stored_hash, named = table.pop("sha256"), table.pop("key", key)
+        if stored_hash != _hash(table):
             raise DamagedError(f"{place}: changed since it was written; {remedy} to compute it again")
         finished = CellResult(table["cell"], table["measures"], _points(table["curve"]), table["made"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -210,9 +210,9 @@ class TrainingCells:
             return poisoned(history), tuple((e.index, 0, _finite(e.loss), None) for e in history.rounds)
         source = self._histories.selected(history, method.selection)
         bad, spent = self._setup.attackers.clients, 0
-        told = {**dict(method.plan), **dict(method.settings)}
-        told["batches"], probe = method.batches, self._setup.probe
-        recovery = RecoveryRun(method.name, source, bad, self._setup, **told)
+        options = {**dict(method.plan), **dict(method.settings)}
+        options["batches"], probe = method.batches, self._setup.probe
+        recovery = RecoveryRun(method.name, source, bad, self._setup, **options)
         for step in recovery:
             spent += len(step.asked)
             loss, accuracy = _finite(probe.loss(step.model)), _finite(probe.accuracy(step.model))

@@ -157,17 +157,17 @@ class Investigation:
         if name not in self.models:
             return None
         own = self.models[name]
-        told = {"planted": self.is_planted(name), "class": own.label, "ratio": round(own.ratio, 4)}
-        return {**told, "lift": round(self.lifts[name], 4) if self.trigger else None}
+        row = {"planted": self.is_planted(name), "class": own.label, "ratio": round(own.ratio, 4)}
+        return {**row, "lift": round(self.lifts[name], 4) if self.trigger else None}
 
     def detections(self) -> list[Detection]:
         """Return the findings about clients, one detection per misbehaviour."""
         found = [one.detection for one in self.taught]
         if self.trigger is not None or self.first is None:
             return found
-        said = f"No planted trigger (smallest mask: {self.first.ratio:.2f} of the median): nobody taught one."
+        note = f"No planted trigger (smallest mask: {self.first.ratio:.2f} of the median): nobody taught one."
         nobody = dict.fromkeys(self.clients, 0.0)
-        return [Detection("taught", 0, nobody, {}, 0.0, (said, *self.first.notes)), *found]
+        return [Detection("taught", 0, nobody, {}, 0.0, (note, *self.first.notes)), *found]
 
     def answer(self, by_ledger: Detection) -> Detection:
         """Return one detection for everything: the ledger's findings checked against what clients teach."""
@@ -293,12 +293,12 @@ def _brought(history: History, server: Server, examples: Path) -> Taught:
 
 def _taught(history: History, server: Server, trigger: Inversion) -> Taught:
     turns = f"and it turns {trigger.success[trigger.label]:.0%} of the probe examples."
-    said = (
+    note = (
         f"The model has a planted trigger for class {trigger.label}: its mask is {trigger.ratio:.2f} of the "
         f"median, {turns}"
     )
     if not trigger.planted:
-        said = (
+        note = (
             f"The smallest mask, for class {trigger.label}, is {trigger.ratio:.2f} of the median, {turns} By "
             "itself that is no sure sign; but some clients clearly taught it, and the others did not."
         )
@@ -309,7 +309,7 @@ def _taught(history: History, server: Server, trigger: Inversion) -> Taught:
         raise
     except HistoryError as error:  # without updates, it is known what was planted, but not who planted it
         detection = Detection("taught", 0, dict.fromkeys(history.clients, 0.0), {}, 1.0, (str(error),))
-    return Taught(TRIGGER, trigger.label, replace(detection, notes=(said, *detection.notes)), parts)
+    return Taught(TRIGGER, trigger.label, replace(detection, notes=(note, *detection.notes)), parts)
 
 
 def audit_command(path: Path, *, history: Path | None = None) -> Investigation:

@@ -113,9 +113,9 @@ def noised_start(folder: Path, plan: Plan, setup: Setup, noise: Mapping[str, flo
 
     The seed comes from the system and is not stored, so that nobody can subtract the noise.
     """
-    begun = (folder / REQUEST).exists()  # a start without a request belongs to another recovery
+    has_request = (folder / REQUEST).exists()  # a start without a request belongs to another recovery
     recovery, history = RecoveryFolder(folder), plan.history
-    model = recovery.start(history) if begun else None
+    model = recovery.start(history) if has_request else None
     if model is None:
         drawn = noised(plan, _deviation(plan, setup, noise), randbits(256))
         model = recovery.write_start(history, drawn.model)

@@ -118,7 +118,7 @@ def _leave_with_parent() -> None:
     os._exit(0)
 
 
-def tell_parent(told: Any) -> None:
+def tell_parent(message: Any) -> None:
     """Send a message to the creator of the executor that this process belongs to."""
     for parent in _PARENT:
-        parent.send(told)
+        parent.send(message)

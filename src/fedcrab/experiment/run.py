@@ -80,12 +80,12 @@ class MembershipTest:
 
     def row(self, model: Vector) -> dict[str, float | bool]:
         """Return the same as measures of a table row."""
-        told = self.of(model)
+        result = self.of(model)
         return {
-            "misr": told.recall,
-            "misr_balanced_accuracy": told.balanced_accuracy,
-            "misr_auc": told.auc,
-            "misr_beyond_chance": told.beyond_chance,
+            "misr": result.recall,
+            "misr_balanced_accuracy": result.balanced_accuracy,
+            "misr_auc": result.auc,
+            "misr_beyond_chance": result.beyond_chance,
         }
 
 
@@ -163,7 +163,7 @@ def recover_command(
     own = {**settings(changes), **{name: value for name, value in planned.items() if value is not None}}
     history = directory if isinstance(directory, History) else History.open(directory)
     setup, plans = setup_of(history, workers), Plans(history, malicious)
-    outcomes, refused, told = [poisoned(history)], dict[str, str](), set[str]()
+    outcomes, refused, printed_warnings = [poisoned(history)], dict[str, str](), set[str]()
     try:
         for name in names.METHODS if method == "all" else (method,):
             try:
@@ -172,7 +172,7 @@ def recover_command(
             except HistoryError as error:
                 refused[name] = str(error)
                 continue
-            told |= _tell_warnings(name, recovery, told)
+            printed_warnings |= _tell_warnings(name, recovery, printed_warnings)
             outcomes.append(_follow(recovery, Curve(out / name, setup), progress))
         if method != "all" and refused:
             raise HistoryError(refused[method])
@@ -182,11 +182,11 @@ def recover_command(
         setup.close()
 
 
-def _tell_warnings(method: str, recovery: RecoveryRun, told: Collection[str]) -> set[str]:
+def _tell_warnings(method: str, recovery: RecoveryRun, printed_warnings: Collection[str]) -> set[str]:
     """Print each warning of a method's plan once; methods that ignore the plan have none."""
     if not names.METHODS[method].rolls_back:
         return set()
-    new = {warning for warning in recovery.plan.warnings if warning not in told}
+    new = {warning for warning in recovery.plan.warnings if warning not in printed_warnings}
     for warning in recovery.plan.warnings:
         if warning in new:
             print_to_stderr(f"{method}: {warning}")
@@ -198,8 +198,8 @@ def _write(out: Path, setup: Setup, outcomes: Collection[Outcome]) -> list[dict[
     rows = [measure_outcome(setup, outcome, retrained) for outcome in outcomes]
     for outcome, row in zip(outcomes, rows, strict=True):
         if outcome.plan is not None:
-            told = {**row, "poisoned": rows[0]}
-            write_result(out / outcome.method, outcome.plan, outcome.method, outcome.model, told)
+            measures = {**row, "poisoned": rows[0]}
+            write_result(out / outcome.method, outcome.plan, outcome.method, outcome.model, measures)
     for outcome in outcomes:
         if outcome.plan is not None:
             write_certificate_of(out / outcome.method, outcome.plan, setup)

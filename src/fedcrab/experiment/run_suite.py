@@ -61,19 +61,19 @@ class SuiteProgress:
 
     def handle(self, news: JobEvent) -> str | None:
         """Handle an event; returns a line to print if a cell has finished or failed."""
-        told = news.table
-        if "doing" in told:
-            self._doing[news.training] = f"{told['doing']} {told['done']}/{told['of']}"
-        elif "side_by_side" in told:
-            self._jobs = told["side_by_side"]
-        elif "ended" in told:
+        table = news.table
+        if "doing" in table:
+            self._doing[news.training] = f"{table['doing']} {table['done']}/{table['of']}"
+        elif "side_by_side" in table:
+            self._jobs = table["side_by_side"]
+        elif "ended" in table:
             self._doing.pop(news.training, None)
-        elif "finished" in told:
-            self._walls[told["finished"]] = told["wall"]
-            return f"{self.progress()}  {self._name(told['finished'])} ({told['wall']:.1f} s)"
-        elif "failed" in told:
-            self.failed[told["failed"] or news.training] = told["why"]
-            return f"{self._name(told['failed'] or news.training)}: {told['why']}"
+        elif "finished" in table:
+            self._walls[table["finished"]] = table["wall"]
+            return f"{self.progress()}  {self._name(table['finished'])} ({table['wall']:.1f} s)"
+        elif "failed" in table:
+            self.failed[table["failed"] or news.training] = table["why"]
+            return f"{self._name(table['failed'] or news.training)}: {table['why']}"
         return None
 
     def _name(self, key: str) -> str:
@@ -83,8 +83,8 @@ class SuiteProgress:
     def progress(self) -> str:
         """Finished cells of all, and about how long the rest takes."""
         seconds = self.estimate()
-        told = "" if seconds is None else f", about {duration(seconds)} left"
-        return f"{len(self._walls)} of {len(self._cells)} cells{told if self.left else ''}"
+        remaining = "" if seconds is None else f", about {duration(seconds)} left"
+        return f"{len(self._walls)} of {len(self._cells)} cells{remaining if self.left else ''}"
 
     def estimate(self) -> float | None:
         """Estimated seconds left, from the times of similar cells; None if there are none."""
@@ -115,8 +115,8 @@ class SuiteProgress:
 
     def _running(self, keys: Sequence[str]) -> str:
         trainings = {self._cells[key].training: self._cells[key].config.seed for key in keys}
-        told = [f"seed {trainings[t]}: {what}" for t, what in self._doing.items() if t in trainings]
-        return "; ".join(told)
+        entries = [f"seed {trainings[t]}: {what}" for t, what in self._doing.items() if t in trainings]
+        return "; ".join(entries)
 
 
 def _kinds(cell: Cell) -> tuple[tuple[Any, ...], ...]:
@@ -256,10 +256,10 @@ class BenchResult:
         """Return tables for the terminal."""
         shown = fitted(f"{self.place}", self.table)
         files = "results.csv, table.md, table.csv and table.tex"
-        told = f"{len(self.rows)} of {self.cells} cells; {self.place}/ has {files}"
+        footer = f"{len(self.rows)} of {self.cells} cells; {self.place}/ has {files}"
         failures = [Text(f"{key}: {why}") for key, why in self.failed.items()]
         over: list[RenderableType] = [fitted("", self.over), Text(self.over.note)] if self.over else []
-        return [shown, Text(self.table.note), *over, *failures, Text(told)]
+        return [shown, Text(self.table.note), *over, *failures, Text(footer)]
 
 
 def bench_command(

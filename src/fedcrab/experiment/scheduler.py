@@ -86,13 +86,13 @@ def compute_request(request: dict[str, Any]) -> tuple[Tables, list[bytes]]:
     """Compute the missing cells of a training; return what finished or failed, and the results to write."""
     from fedcrab.experiment.compute import compute
 
-    told: Tables = []
+    outcomes: Tables = []
     cells, there = cells_of(request), frozenset(request["there"])
     tell = _teller(request["topic"], cells[0].training)
 
     def note(table: dict[str, Any]) -> None:
         if "doing" not in table:
-            told.append(table)
+            outcomes.append(table)
         tell(table)
 
     with _ONE_AT_A_TIME, _results(request["results"]) as results:
@@ -102,7 +102,7 @@ def compute_request(request: dict[str, Any]) -> tuple[Tables, list[bytes]]:
         except FedcrabError as error:
             note({"failed": None, "why": str(error)})
         found = [store.find(cell.key) for cell in cells] if request["topic"] else []
-        return told, [result.line() for result in found if result is not None]
+        return outcomes, [result.line() for result in found if result is not None]
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def this_machine(count: int, jobs: int | None, on_event: Callable[[JobEvent], No
         raise ConfigError(f"jobs must be 1 or more, got {jobs}")
     side_by_side = min(jobs or cores(), max(count, 1))
     each = cores() // (jobs or side_by_side)
-    executor = Processes(side_by_side, lambda told: on_event(JobEvent(*told)))
+    executor = Processes(side_by_side, lambda message: on_event(JobEvent(*message)))
     try:
         yield Place(executor, side_by_side, each if each > 1 else 0)
     finally:
@@ -187,14 +187,14 @@ def run_jobs(
             future = place.executor.submit(compute_request, request)
             future.add_done_callback(partial(_done, news, group[0].training))
         yield JobEvent("", {"side_by_side": place.side_by_side})
-        left, told = len(groups), set[tuple[str, str]]()
+        left, reported = len(groups), set[tuple[str, str]]()
         while left:
-            heard = news.get()
-            events = [heard] if isinstance(heard, JobEvent) else _outcome(*heard, store)
+            item = news.get()
+            events = [item] if isinstance(item, JobEvent) else _outcome(*item, store)
             for event in events:
                 what = event.training, str(event.table)
-                if "doing" in event.table or what not in told:  # progress and outcome both report a cell
-                    told.add(what)
+                if "doing" in event.table or what not in reported:  # progress and outcome both report a cell
+                    reported.add(what)
                     yield event
                 left -= ENDED in event.table
 

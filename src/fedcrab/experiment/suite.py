@@ -199,8 +199,8 @@ def _selection(choice: MethodChoice, kept: Selection) -> Selection:
 
 def _label(choice: MethodChoice) -> str:
     """Return the method's name with the options that were given."""
-    told = [f"{name}={value}" for name, value in {**choice.options, **choice.history}.items()]
-    return f"{choice.method} {' '.join(told)}".rstrip()
+    options = [f"{name}={value}" for name, value in {**choice.options, **choice.history}.items()]
+    return f"{choice.method} {' '.join(options)}".rstrip()
 
 
 def defaults(function: Callable[..., Any]) -> Mapping[str, Any]:

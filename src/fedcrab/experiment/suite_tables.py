@@ -187,9 +187,9 @@ def _tested(
     """Return the lines with their difference to the reference, and a note on the test."""
     apart = differences(groups, reference, measure)
     p_values = holm({place: d.p for place, d in apart.items() if d.p is not None})
-    told = {place: _difference(apart.get(place), p_values.get(place), measure) for place in lines}
+    texts = {place: _difference(apart.get(place), p_values.get(place), measure) for place in lines}
     note = NOTE.format(measure=MEASURES[measure], reference=reference, count=len(p_values), level=LEVEL)
-    return {place: (*line, told[place]) for place, line in lines.items()}, note
+    return {place: (*line, texts[place]) for place, line in lines.items()}, note
 
 
 OVER_SETTINGS = (
@@ -267,12 +267,12 @@ def cell(rows: Sequence[Row], measure: str) -> str:
     if measure == "rollback_round":
         return _rounds(rows)
     factor = 100 if measure in SHARES else 1
-    told = mean_and_deviation([factor * row[measure] for row in rows if row.get(measure) is not None])
-    if told is None or (measure not in SHARES and not told.mean and measure != "distance"):
+    spread = mean_and_deviation([factor * row[measure] for row in rows if row.get(measure) is not None])
+    if spread is None or (measure not in SHARES and not spread.mean and measure != "distance"):
         return UNKNOWN
-    digits = _digits(measure, told.mean)
-    deviation = "" if told.deviation is None else f" ± {told.deviation:.{digits}f}"
-    return f"{told.mean:.{digits}f}{deviation}"
+    digits = _digits(measure, spread.mean)
+    deviation = "" if spread.deviation is None else f" ± {spread.deviation:.{digits}f}"
+    return f"{spread.mean:.{digits}f}{deviation}"
 
 
 def _rounds(rows: Sequence[Row]) -> str:
@@ -293,8 +293,8 @@ def _difference(difference: Difference | None, p: float | None, measure: str) ->
     if difference is None:
         return UNKNOWN
     factor = 100 if measure in SHARES else 1
-    told = "" if p is None else f" (p={p:.2g}){'*' if p < LEVEL else ''}"
-    return f"{factor * difference.mean:+.1f}{told}"
+    significance = "" if p is None else f" (p={p:.2g}){'*' if p < LEVEL else ''}"
+    return f"{factor * difference.mean:+.1f}{significance}"
 
 
 def axis_word(value: Any) -> str:

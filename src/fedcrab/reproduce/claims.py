@@ -18,7 +18,7 @@ class Verdict:
     """Whether a claim holds (``None``: not run), and the numbers that show it."""
 
     holds: bool | None
-    told: str = ""
+    numbers: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Observed:
     def each(self, look: Callable[[str], tuple[bool, str] | None]) -> Verdict:
         """Return the verdict on a claim that must hold on every data set."""
         looked = [(name, result) for name in self.datasets() if (result := look(name)) is not None]
-        told = "; ".join(f"{name}: {words}" for name, (_, words) in looked)
-        return Verdict(all(holds for _, (holds, _) in looked) if looked else None, told)
+        numbers = "; ".join(f"{name}: {words}" for name, (_, words) in looked)
+        return Verdict(all(holds for _, (holds, _) in looked) if looked else None, numbers)
 
 
 PAPER = "crab-paper"
@@ -111,8 +111,8 @@ def _asr_at_every_share(seen: Observed) -> Verdict:
     shares = sorted({row["fraction"] for row in seen.rows})
     means = {share: seen.mean("asr_with_target", method=PAPER, fraction=share) for share in shares}
     known = {share: 100 * value for share, value in means.items() if value is not None}
-    told = ", ".join(f"{share:.0%}: {value:.1f}" for share, value in known.items())
-    return Verdict(all(abs(value - 10) < 5 for value in known.values()) if known else None, told)
+    numbers = ", ".join(f"{share:.0%}: {value:.1f}" for share, value in known.items())
+    return Verdict(all(abs(value - 10) < 5 for value in known.values()) if known else None, numbers)
 
 
 def _misr_falls(seen: Observed) -> Verdict:
@@ -131,8 +131,8 @@ def _rolled_back(fraction: float, first: int, last: int) -> Test:
     def test(seen: Observed) -> Verdict:
         rows = seen.pick(PAPER, fraction=fraction)
         rounds = [row["rollback_round"] for row in rows]
-        told = "; ".join(f"{row['dataset']} seed {row['seed']}: {row['rollback_round']}" for row in rows)
-        return Verdict(all(first <= t <= last for t in rounds) if rounds else None, told)
+        numbers = "; ".join(f"{row['dataset']} seed {row['seed']}: {row['rollback_round']}" for row in rows)
+        return Verdict(all(first <= t <= last for t in rounds) if rounds else None, numbers)
 
     return test
 
@@ -159,8 +159,10 @@ def _fedrecover_jumps(seen: Observed) -> Verdict:
         rises = {m: _largest_rises(seen, m, dataset) for m in ("fedrecover", "retrain")}
         if not all(rises.values()):
             return None
-        told = ", ".join(f"{m} up to {max(found):.2f} times the lowest before" for m, found in rises.items())
-        return max(rises["fedrecover"]) > 1.25, told
+        numbers = ", ".join(
+            f"{m} up to {max(found):.2f} times the lowest before" for m, found in rises.items()
+        )
+        return max(rises["fedrecover"]) > 1.25, numbers
 
     return seen.each(look)
 
@@ -184,8 +186,8 @@ def _rises(symbol: str, values: Sequence[float]) -> Test:
         known = [100 * m for m in means if m is not None]
         if len(known) < len(values):
             return Verdict(None)
-        told = ", ".join(f"{value:g}: {m:.1f}" for value, m in zip(values, known, strict=True))
-        return Verdict(all(a <= b for a, b in pairwise(known)), f"{PAPER}, {symbol} = {told}")
+        numbers = ", ".join(f"{value:g}: {m:.1f}" for value, m in zip(values, known, strict=True))
+        return Verdict(all(a <= b for a, b in pairwise(known)), f"{PAPER}, {symbol} = {numbers}")
 
     return test
 
@@ -197,8 +199,8 @@ def _along(symbol: str, first: float, last: float, *, falls: float) -> Test:
         a, b = (seen.mean("ta", method=f"{PAPER} {symbol}={value:g}") for value in (first, last))
         if a is None or b is None:
             return Verdict(None)
-        told = f"{PAPER} {symbol}={first:g}: {100 * a:.1f}, {symbol}={last:g}: {100 * b:.1f}"
-        return Verdict(100 * (a - b) > falls, told)
+        numbers = f"{PAPER} {symbol}={first:g}: {100 * a:.1f}, {symbol}={last:g}: {100 * b:.1f}"
+        return Verdict(100 * (a - b) > falls, numbers)
 
     return test
 
@@ -206,7 +208,7 @@ def _along(symbol: str, first: float, last: float, *, falls: float) -> Test:
 def _not(test: Test) -> Test:
     def turned(seen: Observed) -> Verdict:
         found = test(seen)
-        return Verdict(None if found.holds is None else not found.holds, found.told)
+        return Verdict(None if found.holds is None else not found.holds, found.numbers)
 
     return turned
 

@@ -54,9 +54,9 @@ def _every(cell: Cell) -> float:
 
 
 def _exact(cell: Cell) -> float:
-    told = dict(cell.method.settings)
+    settings = dict(cell.method.settings)
     names = ("pairs", "warm_up", "correct_every", "tune")
-    schedule = scheduled(cell.config.rounds, *(told[name] for name in names))
+    schedule = scheduled(cell.config.rounds, *(settings[name] for name in names))
     between = schedule.rounds - schedule.warm_up - schedule.tune
     return schedule.warm_up + schedule.tune + between // schedule.correct_every
 
@@ -95,13 +95,13 @@ def formulas(rows: Sequence[Row], cells: Sequence[Cell]) -> ResultTable:
 
 def _line(method: str, formula: Formula, rows: Sequence[Row], asked: Mapping[str, Cell]) -> tuple[str, ...]:
     cell = asked[rows[0]["key"]]
-    told = size(4 * _parameters(cell) * formula.vectors(cell))
+    evaluated = size(4 * _parameters(cell) * formula.vectors(cell))
     stored = size(mean(row["bytes"] for row in rows)) if METHODS[method].needs_history else "none"
     each = mean(row["client_rounds"] / _honest(asked[row["key"]]) for row in rows)
     return (
         method,
         formula.memory,
-        told,
+        evaluated,
         stored,
         formula.computation,
         f"{formula.rounds(cell):g}",

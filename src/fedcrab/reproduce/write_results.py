@@ -119,8 +119,8 @@ class Section:
         """Return the load of the machine while times were measured."""
         loads = [finished.made["load"] for finished in self.finished.values() if "load" in finished.made]
         cores = {finished.made.get("cores") for finished in self.finished.values()}
-        told = ", ".join(str(count) for count in sorted(c for c in cores if c))
-        return f"Load of the machine during these runs: {min(loads):g} to {max(loads):g} on {told} cores.\n"
+        counts = ", ".join(str(count) for count in sorted(c for c in cores if c))
+        return f"Load of the machine during these runs: {min(loads):g} to {max(loads):g} on {counts} cores.\n"
 
     def verdict(self, found: Verdict) -> str:
         """Return the verdict in words; a scale without the paper's data sets gives none."""
@@ -128,11 +128,12 @@ class Section:
 
     def to_table(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        told = [
-            {"says": claim.says, "found": found.holds, "ours": found.told} for claim, found in self.judged()
+        verdicts = [
+            {"says": claim.says, "found": found.holds, "ours": found.numbers}
+            for claim, found in self.judged()
         ]
         ran = {"item": self.item.name, "cells": len(self.cells), "finished": len(self.rows)}
-        return {**ran, "claims": told, "rows": list(self.rows)}
+        return {**ran, "claims": verdicts, "rows": list(self.rows)}
 
     def markdown(self, *, pictures: str) -> str:
         """Return the section as markdown."""
@@ -158,9 +159,9 @@ class Section:
         return parts
 
     def _claim(self, claim: Claim, found: Verdict) -> str:
-        told = f" ({found.told})" if found.told else ""
+        numbers = f" ({found.numbers})" if found.numbers else ""
         more = {False: claim.why, True: claim.but, None: ""}[found.holds]
-        return f"- {claim.says}: {self.verdict(found)}{told}. {more}".rstrip()
+        return f"- {claim.says}: {self.verdict(found)}{numbers}. {more}".rstrip()
 
     def tables(self) -> list[RenderableType]:
         """Return tables for the terminal."""
@@ -246,9 +247,9 @@ class ReproduceResult:
 
     def tables(self) -> list[RenderableType]:
         """Return tables for the terminal."""
-        told = [line for section in self.sections for line in section.tables()]
-        told += [Text(f"{key}: {why}") for key, why in self.failed.items()]
-        return [*told, Text(f"Written to {self.written}")] if self.written else told
+        lines = [line for section in self.sections for line in section.tables()]
+        lines += [Text(f"{key}: {why}") for key, why in self.failed.items()]
+        return [*lines, Text(f"Written to {self.written}")] if self.written else lines
 
 
 def reproduce_command(
