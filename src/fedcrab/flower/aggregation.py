@@ -30,7 +30,7 @@ class Aggregation:
     """How a recovery aggregates: by a strategy's rule, or by the mean if that is None."""
 
     rule: StrategyRule | None
-    told: Mapping[str, Any]  # what the summary says about it; empty for the mean of a mean
+    summary: Mapping[str, Any]  # what the summary says about it; empty for the mean of a mean
     needs: str = ""  # what the strategy needs that stored updates lack
 
     def method(self, history: History, asked: str | None) -> str | None:

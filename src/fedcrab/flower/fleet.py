@@ -201,14 +201,14 @@ class FlowerFleet:
         return {c: here[c] for c in sorted(clients) if c in here}
 
     def _give_up(self, missing: set[ClientId], enough: bool, asked: int) -> None:
-        told = ", ".join(sorted(missing)[:20])
+        names = ", ".join(sorted(missing)[:20])
         if not enough:
             raise FleetError(
-                f"{len(missing)} of {asked} clients are not connected ({told}); start their SuperNodes with "
+                f"{len(missing)} of {asked} clients are not connected ({names}); start their SuperNodes with "
                 "their registered keys, then start the recovery again: it resumes where it stopped"
             )
         self._given_up |= missing
-        log(WARNING, "fedcrab: continuing without %s, not connected", told)
+        log(WARNING, "fedcrab: continuing without %s, not connected", names)
 
     def _check_scheme(self) -> None:
         scheme = self._identities.scheme()

@@ -80,7 +80,7 @@ def recover_if_asked(
     try:
         history = History.open(_text(asked, "history"))
         _check_finished(history, _yes(asked, "unfinished"))
-        begun = with_since(listed(_text(asked, "malicious")), _since(asked), history, {})
+        start_rounds = with_since(listed(_text(asked, "malicious")), _since(asked), history, {})
         fleet = FlowerFleet(grid, history, patience=patience or patience_of(asked))
         method = str(asked.get("method", "")) or None
         chosen = Aggregation(None, {})
@@ -92,14 +92,14 @@ def recover_if_asked(
         found = recover_history(
             history,
             fleet,
-            malicious=list(begun),
-            since={client: start for client, start in begun.items() if start},
+            malicious=list(start_rounds),
+            since={client: start for client, start in start_rounds.items() if start},
             method=method,
             out=Path(_text(asked, "recovered")),
             epochs=_whole(asked, "local-epochs"),
             aggregate=aggregate,
             anchor=_yes(asked, "anchor"),
-            told=chosen.told,
+            told=chosen.summary,
             settings={name: asked[name] for name in REPLAYED if asked.get(name, "") != ""},
             **{name: asked[name] for name in PLANNED if asked.get(name, "") != ""},
         )

@@ -138,8 +138,8 @@ class ReplyCollector:
         rejected = tuple(Rejection(c, left_out[c]) for c in sorted(left_out))
         updates = self._updates(list(used))
         weights = dict(zip(updates.clients, updates.weights.tolist(), strict=True))
-        told = [(loss_of(reply.content, tuple(keys)), weights[c]) for c, reply in used.items()]
-        return Admitted(updates, used, rejected, tuple((loss, w) for loss, w in told if loss is not None))
+        losses = [(loss_of(reply.content, tuple(keys)), weights[c]) for c, reply in used.items()]
+        return Admitted(updates, used, rejected, tuple((loss, w) for loss, w in losses if loss is not None))
 
     def _updates(self, clients: list[ClientId]) -> Updates:
         """Return the rows of these clients, moved up to be adjacent, without a second matrix."""

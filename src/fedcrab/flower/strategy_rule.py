@@ -67,7 +67,7 @@ class StrategyRule(ServerRule):
         self.fewest = max(
             1, *(4 * b.num_malicious_nodes + 3 for b in chain(strategy) if isinstance(b, Bulyan)), 0
         )
-        self._heard: tuple[int, Metrics] = -1, {}
+        self._round_metrics: tuple[int, Metrics] = -1, {}
         self._nodes: dict[ClientId, int] = {}  # clients asked so far
         self._leave_budget_alone()
 
@@ -85,7 +85,7 @@ class StrategyRule(ServerRule):
 
     def hear(self, round: int, metrics: Metrics, nodes: Mapping[ClientId, int]) -> None:
         """Keep the metrics of clients for the round that is aggregated next."""
-        self._heard = round, metrics
+        self._round_metrics = round, metrics
         self._nodes |= nodes
 
     def _node(self, client: ClientId) -> int:
@@ -125,13 +125,16 @@ class StrategyRule(ServerRule):
 
     def _replies(self, model: Vector, updates: Updates, round: int) -> Iterator[Message]:
         """Yield one reply per client: the model that it would have sent, and its metrics."""
-        heard, absent = self._heard[1] if self._heard[0] == round else {}, self._sent.absent(round + 1)
-        known = all(client in heard for client in updates.clients)
+        reported, absent = (
+            self._round_metrics[1] if self._round_metrics[0] == round else {},
+            self._sent.absent(round + 1),
+        )
+        known = all(client in reported for client in updates.clients)
         for client, row, weight in zip(updates.clients, updates.vectors, updates.weights, strict=True):
-            name, metrics = heard[client] if known else ("metrics", MetricRecord())
-            said = MetricRecord({**metrics, self._notes.examples_key: _count(weight)})
+            name, metrics = reported[client] if known else ("metrics", MetricRecord())
+            record = MetricRecord({**metrics, self._notes.examples_key: _count(weight)})
             content = RecordDict(
-                {self._notes.arrays_key: self._model.arrays(model + row, absent), name: said}
+                {self._notes.arrays_key: self._model.arrays(model + row, absent), name: record}
             )
             sent = Message(RecordDict(), self._node(client), MessageType.TRAIN)
             yield Message(content, reply_to=sent)

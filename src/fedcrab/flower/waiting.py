@@ -49,11 +49,11 @@ def ask_nodes(grid: Grid, messages: Iterable[Message], patience: Patience, judge
         _collect(grid, waiting, patience, judge, replies)
         if len(replies.usable) >= patience.enough(len(wanted)):
             return replies
-        log(WARNING, "fedcrab: attempt %d: %s", attempt + 1, _told(wanted, replies))
+        log(WARNING, "fedcrab: attempt %d: %s", attempt + 1, _summary(wanted, replies))
         if attempt + 1 < patience.attempts:
             time.sleep(patience.pause * 2**attempt)
     raise FleetError(
-        f"{_told(wanted, replies)}, in {patience.attempts} attempts of {patience.deadline:g} s each; "
+        f"{_summary(wanted, replies)}, in {patience.attempts} attempts of {patience.deadline:g} s each; "
         f"a quorum of {patience.enough(len(wanted))} is needed"
     )
 
@@ -81,7 +81,7 @@ def _ask_again(message: Message) -> Message:
 
 def _collect(grid: Grid, waiting: dict[str, int], patience: Patience, judge: Judge, replies: Replies) -> None:
     """Collect answers until every node has a usable one, none is left, or the time is up."""
-    begun = time.monotonic()
+    start = time.monotonic()
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -89,7 +89,7 @@ def _collect(grid: Grid, waiting: dict[str, int], patience: Patience, judge: Jud
                 _take(node, reply, judge, replies)
         for name in [name for name, node in waiting.items() if node in replies.usable]:
             del waiting[name]
-        waited = time.monotonic() - begun
+        waited = time.monotonic() - start
         if not waiting or waited >= patience.deadline:
             return
         time.sleep(min(patience.poll, max(SHORTEST, WAIT * waited)))
@@ -122,11 +122,11 @@ def last_line(text: str) -> str:
         plain, kind = found["text"], found["kind"]
     shown = ("".join(c if c.isprintable() else " " for c in line) for line in plain.splitlines())
     lines = [" ".join(line.split()) for line in shown if line.strip()]
-    told = lines[-1] if lines else ""
-    return (f"{kind}: {told}" if kind and len(lines) < 2 else told)[:300]
+    last = lines[-1] if lines else ""
+    return (f"{kind}: {last}" if kind and len(lines) < 2 else last)[:300]
 
 
-def _told(wanted: Mapping[int, Message], replies: Replies) -> str:
+def _summary(wanted: Mapping[int, Message], replies: Replies) -> str:
     reasons = sorted({" ".join(reason.split())[:120] for reason in replies.failed.values()})
     why = f" ({'; '.join(reasons[:3])})" if reasons else ""
     return f"{len(replies.usable)} of {len(wanted)} clients gave a usable answer{why}"
