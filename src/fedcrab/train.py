@@ -84,7 +84,7 @@ def train(
         ended = max(began, clock())  # the clock may have been set back
         waiting = partial(answers, index + 1, after)
         if ahead and index + 1 < rounds:
-            waiting = _begun(waiting)
+            waiting = _in_thread(waiting)
         loss = probe.loss(after)
         divergence = probe.divergence(model, after)
         history.record(Round(index, model, updates, step, loss, divergence, rejected, began, ended))
@@ -95,7 +95,7 @@ def train(
         model = after
 
 
-def _begun(work: Callable[[], Answer]) -> Callable[[], Answer]:
+def _in_thread(work: Callable[[], Answer]) -> Callable[[], Answer]:
     """Start this work in a daemon thread; return a function that waits for its result."""
     found: Future[Answer] = Future()
 

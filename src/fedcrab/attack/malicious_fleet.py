@@ -46,13 +46,13 @@ class Attackers:
         return self.clients
 
 
-def parse_rounds(told: Sequence[int | str]) -> frozenset[int]:
+def parse_rounds(schedule: Sequence[int | str]) -> frozenset[int]:
     """Return the rounds of a schedule such as ``[3, "10-14"]``, with both ends included.
 
     Raises ``ConfigError`` for an entry that is neither a round nor a range.
     """
     found: set[int] = set()
-    for part in told:
+    for part in schedule:
         first, dash, last = str(part).partition("-")
         ends = [text.strip() for text in ((first, last) if dash else (first, first))]
         if not all(text.isascii() and text.isdecimal() and len(text) < 7 for text in ends):

@@ -131,8 +131,8 @@ def _by_poisoned(plan: Plan, evidence: RecoveryArtifacts, whole: Term) -> Term:
     formula = "‖recovered - poisoned model‖, measured, + ψ of the whole training"
     if evidence.model is None:
         return unknown(formula, "a recovered model", *whole.assumes)
-    gone = apart(plan, evidence.model, plan.history.final_model())
-    return total(formula, Term(gone, SOUND, ""), whole)
+    distance = apart(plan, evidence.model, plan.history.final_model())
+    return total(formula, Term(distance, SOUND, ""), whole)
 
 
 def _by_residual(premises: Premises, evidence: RecoveryArtifacts) -> Term:

@@ -139,9 +139,9 @@ def _measured(facts: PoisonBounds, first: int, steps: Sequence[Mapping[str, Any]
     if steps is None:
         return travelled(None, facts.rule, facts.start, MEASURED)
     before = [step for step in steps if step["round"] < first]
-    gone = travelled(before, facts.rule, facts.start).value or 0.0
+    length_before = travelled(before, facts.rule, facts.start).value or 0.0
     return travelled(
-        [step for step in steps if step["round"] >= first], facts.rule, facts.start + gone, MEASURED
+        [step for step in steps if step["round"] >= first], facts.rule, facts.start + length_before, MEASURED
     )
 
 

@@ -116,16 +116,16 @@ class Ledger:
 
     def checkpoint(self) -> None:
         """Move everything committed into the main file, fsync it, and empty the WAL."""
-        deadline, told = monotonic() + FOR_READERS, False
+        deadline, warned = monotonic() + FOR_READERS, False
         while self._is_busy():
             if monotonic() > deadline:
                 raise HistoryError(
                     f"{self.path}: a reader kept the file open for more than {FOR_READERS:.0f} s; "
                     "nothing is lost, try again when it has ended"
                 )
-            if not told:
+            if not warned:
                 getLogger("fedcrab").warning("%s: waiting for a reader to finish", self.path)
-                told = True
+                warned = True
             sleep(0.01)
 
     def _is_busy(self) -> bool:

@@ -139,9 +139,9 @@ class RemoteStore:
         except ImportError as error:
             raise ConfigError(f"{self.url}: {error}; {install('s3')} for s3://") from error
         except Exception as error:  # every store raises its own errors
-            said = " ".join(str(error).split())[:300] or type(error).__name__
+            message = " ".join(str(error).split())[:300] or type(error).__name__
             raise HistoryError(
-                f"{self.url}: {what}: {said}; repeat the command, it continues with what is missing"
+                f"{self.url}: {what}: {message}; repeat the command, it continues with what is missing"
             ) from error
 
 

@@ -140,7 +140,7 @@ def _examine(
         contents, problems = audit(watched, stored=stored, thorough=thorough or not sealed)
     except DamagedError as error:
         return None, [str(error)]
-    problems = [said if said.startswith(f"{path}: ") else f"{path}: {said}" for said in problems]
+    problems = [text if text.startswith(f"{path}: ") else f"{path}: {text}" for text in problems]
     if contents is not None and not problems:
         problems += _tail_problems(path, contents, head)
     return contents, problems

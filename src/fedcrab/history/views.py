@@ -56,7 +56,7 @@ def as_frame(history: History) -> pandas.DataFrame:
 
     rows: list[dict[str, Any]] = []
     for entry in history.rounds:
-        told = {
+        round_fields = {
             "round": entry.index,
             "state": history.contents.state(entry.index),
             "loss": entry.loss,
@@ -67,9 +67,10 @@ def as_frame(history: History) -> pandas.DataFrame:
         columns = (entry.clients, entry.examples, entry.norms, entry.cosines, entry.selected)
         for client, examples, norm, cosine, selected in zip(*columns, strict=True):
             measured = {"examples": examples, "norm": norm, "cosine": cosine, "selected": bool(selected)}
-            rows.append({**told, "client": client, **measured, "rejected": ""})
+            rows.append({**round_fields, "client": client, **measured, "rejected": ""})
         rows += [
-            {**told, "client": r.client, "selected": False, "rejected": r.reason} for r in entry.rejected
+            {**round_fields, "client": r.client, "selected": False, "rejected": r.reason}
+            for r in entry.rejected
         ]
     names = ("round", "client", "examples", "norm", "cosine", "selected", "rejected", "state")
     return pandas.DataFrame(rows, columns=[*names, "loss", "divergence", "began", "ended"])

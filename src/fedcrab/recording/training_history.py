@@ -140,7 +140,7 @@ class TrainingHistory:
         self.history, self.model = history, model
         self._log, self._head_every = log, head_every
         self._measures = evaluate if isinstance(evaluate, LossMeter) else LossMeter(evaluate, model, loss_key)
-        self._loss_key, self._told_unknown = loss_key, False
+        self._loss_key, self._warned_of_unknown_loss = loss_key, False
         self._beside = ThreadPoolExecutor(1, "fedcrab-recording")
         self._writing: Future[None] | None = None  # the last round
         self.buffers = UpdateBuffers(self.settle)  # memory for the updates of the next round
@@ -237,9 +237,9 @@ class TrainingHistory:
 
     def _warn_of_unknown_loss(self, loss: float) -> None:
         """Warn once: without a loss, windows close after a fixed number of rounds."""
-        if self._told_unknown or not np.isnan(loss):
+        if self._warned_of_unknown_loss or not np.isnan(loss):
             return
-        self._told_unknown = True
+        self._warned_of_unknown_loss = True
         names = ", ".join([self._loss_key] if self._loss_key else REPORTED)
         self._log(
             WARNING,

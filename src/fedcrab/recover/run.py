@@ -94,14 +94,14 @@ class MethodRun:
         """
         if self._saved is None:
             raise ConfigError("to store its steps, a recovery needs a directory: pass saved")
-        told = {"anchor": True} if self._anchor else {}
+        extra = {"anchor": True} if self._anchor else {}
         self._start = start
         self._steps = resumable(
             self._saved,
             self.traits.function,
             self.plan,
             self._fleet,
-            request={"method": self.method, **self.settings, **request, **told},
+            request={"method": self.method, **self.settings, **request, **extra},
             start=start,
             **self.settings,
             **self._fixed,

@@ -54,11 +54,11 @@ class _Worker:
     def give(self, job: Job, shared: Mapping[int, Shared]) -> None:
         """Send a job, with the shared memory that it needs and the worker does not have yet."""
         fresh = sorted(job.memories() - self.known)
-        gone = sorted(self.known - set(shared))
+        stale = sorted(self.known - set(shared))
         mapped = [[number, shared[number].spec] for number in fresh]
-        message = {"job": job.to_message(), "map": mapped, "drop": gone}
+        message = {"job": job.to_message(), "map": mapped, "drop": stale}
         send(self.channel, message, [shared[number].descriptor for number in fresh])
-        self.known = (self.known | set(fresh)) - set(gone)
+        self.known = (self.known | set(fresh)) - set(stale)
 
     def answer(self) -> None:
         """Receive the answer to a job; raise if there was a problem, or no answer."""

@@ -205,8 +205,8 @@ class UsedFeatures:
         first = layers[0]
         self._outputs, self._all, self._inputs = first.outputs, first.inputs, inputs
         self.width = -(-inputs // LINE) * LINE
-        gone = first.outputs * (first.inputs - self.width)
-        below, *above = moved(layers, -gone)
+        removed_weights = first.outputs * (first.inputs - self.width)
+        below, *above = moved(layers, -removed_weights)
         self.layers = [replace(below, inputs=self.width, weight=first.weight), *above]
 
     def narrow(self, model: Tensor, features: Tensor) -> Tensor:
