@@ -83,7 +83,7 @@ class Moment:
 def usual_contacts(first: int, rounds: int, every: int | None = None) -> tuple[int, ...]:
     """Return the rounds in which a replay from ``first`` on usually asks a few clients, before it settles.
 
-    Gaps of ``every``, or of LONGEST and shorter at the end: the replay itself decides again.
+    Gaps are ``every`` rounds, or LONGEST and shorter at the end. This predicts the cost; the replay decides.
     """
     last, contacts = rounds - settled_rounds(rounds - first), list[int]()
     t = first + 1
