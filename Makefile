@@ -6,7 +6,8 @@ WHEEL := .venvs/wheel
 INTEGRATIONS := .venvs/integrations
 WORKERS ?= $(shell expr $$(nproc) + 1)
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile torch and Flower again, seconds each
-SOURCES := $(shell find src -name '*.py' -o -path '*/assets/*') pyproject.toml constraints.txt
+KERNELS := $(wildcard src/fedcrab/native/*.[ch]) hatch_build.py
+SOURCES := $(shell find src -name '*.py' -o -path '*/assets/*') $(KERNELS) pyproject.toml constraints.txt
 
 # $(call install,PLACE,PACKAGES,BY): into the environment PLACE, by uv, several times as fast as pip, which does
 # it where uv cannot. uv is told where pip would look besides the index. Both are in the environment BY.
@@ -84,7 +85,7 @@ $(DEMO)/ready: $(SOURCES)
 	$(call install,$(DEMO),'.[simulate]',$(DEMO))
 	touch $@
 
-$(TEST)/ready: pyproject.toml constraints.txt
+$(TEST)/ready: pyproject.toml constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(TEST)
 	$(TEST)/bin/pip install -q --no-compile -c constraints.txt uv
 	$(call install,$(TEST),$(TESTED),$(TEST))

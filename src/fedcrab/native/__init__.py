@@ -1,0 +1,53 @@
+"""The kernels that are compiled from C when the package is installed.
+
+``library()`` returns them, or None where there are none: no C compiler when the package was installed, or
+FEDCRAB_NATIVE=none. Every caller has a slower way to do the same, and the tests compare the two. FEDCRAB_NATIVE
+can also name one level. The pointers of numpy arrays are passed as they are, so callers check types, sizes and
+contiguity first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.errors import ConfigError
+
+LEVELS = ("avx512", "avx2", "portable")  # the best first
+
+
+@cache
+def _found() -> tuple[str, ctypes.CDLL | None]:
+    wanted = os.environ.get("FEDCRAB_NATIVE", "")
+    if wanted not in ("", "none", *LEVELS):
+        raise ConfigError(f"FEDCRAB_NATIVE must be none, {', '.join(LEVELS)} or empty, got {wanted!r}")
+    for name in LEVELS:
+        path = Path(__file__).parent / f"{name}.so"
+        if wanted in ("", name) and path.exists():
+            try:
+                loaded = ctypes.CDLL(str(path))
+            except OSError:  # built for another system
+                continue
+            if loaded.supported():
+                return name, loaded
+    return "none", None
+
+
+def library() -> ctypes.CDLL | None:
+    """Return the best library that this processor runs, or None."""
+    return _found()[1]
+
+
+def level() -> str:
+    """Return for which processors the library was compiled, one of LEVELS, or "none"."""
+    return _found()[0]
+
+
+def address(array: NDArray[np.generic]) -> ctypes.c_void_p:
+    """Return where an array's numbers are."""
+    return ctypes.c_void_p(array.ctypes.data)
