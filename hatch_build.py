@@ -23,7 +23,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 NATIVE = Path(__file__).parent / "src" / "fedcrab" / "native"
 LEVELS = {"avx512": ["-march=x86-64-v4"], "avx2": ["-march=x86-64-v3"], "portable": []}
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=default"]
-FUSED = ("mlp.c", "cnn.c")  # training may use fused multiply-add; a history's bytes must not depend on it
+# These may use fused multiply-add. What the others compute is the same to the last bit on every processor.
+FUSED = ("mlp.c", "cnn.c", "gram.c")
 
 
 class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]

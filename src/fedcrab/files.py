@@ -13,8 +13,9 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 from weakref import WeakSet
 
 from fedcrab.errors import DamagedError, HistoryError
+from fedcrab.sha256 import sha256_together
 
 Part = bytes | memoryview
 _COUNTER = count()
@@ -51,28 +53,69 @@ def write_addressed(directory: Path, parts: Iterable[Part], *, ending: str) -> s
 
     The name is durable only after :func:`sync_directory`, so that several files can share one call.
     """
-    temporary = directory / f".new-{next(_COUNTER)}{TEMPORARY}"
-    return _write_then_name(temporary, parts, lambda digest: directory / (digest + ending))
+    return _write_then_name(_temporary(directory), parts, lambda digest: directory / (digest + ending))
+
+
+def write_addressed_together(
+    directory: Path,
+    files: Sequence[Iterable[Part]],
+    others: Sequence[Iterable[Part]] = (),
+    *,
+    ending: str,
+    beside: Executor | None = None,
+) -> list[str]:
+    """Write files as :func:`write_addressed` does. Returns their hashes, then those of the other messages.
+
+    All of them are hashed at the same time, which costs less than one after the other.
+    """
+    with ExitStack() as stack:
+        new = [stack.enter_context(_NewFile(_temporary(directory))) for _ in files]
+        written = [file.written(parts) for file, parts in zip(new, files, strict=True)]
+        digests = sha256_together([*written, *others], beside)
+        for file, digest in zip(new, digests, strict=False):
+            file.name(directory / (digest + ending))
+    return digests
+
+
+def _temporary(directory: Path) -> Path:
+    return directory / f".new-{next(_COUNTER)}{TEMPORARY}"
 
 
 def _write_then_name(temporary: Path, parts: Iterable[Part], name: Callable[[str], Path]) -> str:
-    temporary.unlink(missing_ok=True)  # never reuse what a failed write left behind
-    digest = hashlib.sha256()
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            for part in parts:
-                digest.update(part)
-                _write_all(fd, memoryview(part).cast("B"))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.rename(name(digest.hexdigest()))
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    return digest.hexdigest()
+    with _NewFile(temporary) as new:
+        (digest,) = sha256_together([new.written(parts)])
+        new.name(name(digest))
+    return digest
+
+
+class _NewFile:
+    """A file under a temporary name, which is removed if the file never gets its own."""
+
+    def __init__(self, temporary: Path) -> None:
+        self._path, self._named = temporary, False
+
+    def __enter__(self) -> _NewFile:
+        self._path.unlink(missing_ok=True)  # never reuse what a failed write left behind
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        return self
+
+    def written(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """Write these parts while the caller reads them."""
+        for part in parts:
+            _write_all(self._fd, memoryview(part).cast("B"))
+            yield part
+
+    def name(self, path: Path) -> None:
+        """Fsync the file and give it its name."""
+        os.fsync(self._fd)
+        self._path.rename(path)
+        self._named = True
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+        if not self._named:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
 
 def _write_all(fd: int, data: memoryview) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from ctypes import c_size_t
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from fedcrab.native import address, library, plain_rows, rows_at
 from fedcrab.types import Vector
 
 Part = TypeVar("Part")
@@ -76,6 +78,7 @@ BLOCK = 2**16  # numbers processed together, so that they stay in the cache
 DOT = 2**13  # numbers per dot product, for the same reason
 PRODUCT = 2**18  # multiplications per product of few rows; BLAS starts no threads for so few
 FEW = 64  # rows; a product of more rows has enough work for threads
+SAMPLE = 256  # numbers of a row that are compared first
 Matrix64 = NDArray[np.float64]
 
 
@@ -175,20 +178,50 @@ def distance(left: Vector, right: Vector, trained: Sequence[slice]) -> float:
 def weighted_mean(
     vectors: NDArray[np.float32], weights: Matrix64, trained: Sequence[slice], beside: Executor
 ) -> Matrix64:
-    """Σ p_c·u_c with p = weights / Σ weights, on two cores; zero outside the trained coordinates."""
+    """Σ p_c·u_c with p = weights / Σ weights; zero outside the trained coordinates.
+
+    Clients are added one after the other, by a kernel or by numpy on two cores; the bits are the same.
+    """
     mean = np.zeros(vectors.shape[1])
     rows = np.flatnonzero(weights)
     shares = weights[rows] / weights.sum() if len(rows) else weights[rows]
+    if native := library():
+        matrix, places = plain_rows(vectors), rows.astype(np.uintp)
+        for part in trained:
+            at, _, stride = rows_at(matrix[:, part])
+            numbers = c_size_t(len(rows)), c_size_t(part.stop - part.start)
+            native.weighted_sum(at, stride, address(places), address(shares), *numbers, address(mean[part]))
+        return mean
     parts = list(stretches(trained, len(vectors)))
 
     def fill(some: Sequence[slice]) -> None:
         for part in some:
-            mean[part] = shares @ vectors[rows, part].astype(np.float64)
+            terms = vectors[rows, part].astype(np.float64)
+            terms *= shares[:, None]
+            np.add.reduce(terms, axis=0, out=mean[part])
 
     other = beside.submit(fill, parts[len(parts) // 2 :])
     fill(parts[: len(parts) // 2])
     other.result()
     return mean
+
+
+def first_equal(vectors: NDArray[np.float32]) -> list[int]:
+    """Return, for each row, the first row with the same bits."""
+    found: list[int] = []
+    alike: dict[bytes, list[int]] = {}  # rows with the same few numbers, all different
+    step = max(1, vectors.shape[1] // SAMPLE)
+    for place, row in enumerate(vectors):
+        others = alike.setdefault(row[::step].tobytes(), [])
+        same = (other for other in others if _same_bits(vectors[other], row))
+        found.append(next(same, place))
+        if found[-1] == place:
+            others.append(place)
+    return found
+
+
+def _same_bits(one: Vector, other: Vector) -> bool:
+    return bool(np.array_equal(one.view(np.uint32), other.view(np.uint32)))
 
 
 def is_finite(vector: NDArray[np.floating]) -> bool:

@@ -68,7 +68,10 @@ def naive_bytes(row: np.ndarray, bits: int) -> bytes:
         steps.append(float(scales[-1]) * largest)
         scaled = block * np.float32(1 / steps[-1] if steps[-1] else 0)
         codes += [int(code) + top for code in np.rint(scaled)]
-        squares.append(np.float64(np.matmul(scaled - np.rint(scaled), scaled - np.rint(scaled))))
+        square = np.square(scaled - np.rint(scaled))
+        while len(square) > 1:
+            square = square[: len(square) // 2] + square[len(square) // 2 :]
+        squares.append(np.float64(square[0]))
     error = np.sqrt(np.matmul(squares, np.square(steps))) + largest * 2.0**-22 * np.sqrt(len(row))
     error = float(error if largest else np.linalg.norm(row.astype(np.float64)))
     most = np.finfo(np.float32).max

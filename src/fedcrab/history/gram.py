@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from ctypes import CDLL, c_size_t
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil, log2, sqrt
@@ -29,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.history.number_planes import EXACT, rounded
+from fedcrab.native import address, library, plain_rows, rows_at
 from fedcrab.seeds import rng_for
 from fedcrab.vectors import (
     BLOCK,
@@ -152,6 +154,8 @@ def _products(
 ) -> Matrix64:
     """Return K of all points; with many points its parts are summed in two threads."""
     points = len(vectors) + len(references)
+    if (native := library()) and points <= native.gram_most_rows():
+        return _native_products(native, vectors, references, trained)
 
     def total(parts: Sequence[slice]) -> Matrix64:
         gram = np.zeros((points, points))
@@ -162,6 +166,22 @@ def _products(
 
     parts = list(stretches(trained, points, LARGE_BLOCK))
     return np.sum(in_halves(total, parts), axis=0) if points > FEW else total(parts)
+
+
+def _native_products(
+    native: CDLL, vectors: NDArray[np.float32], references: Sequence[Sliced], trained: Sequence[slice]
+) -> Matrix64:
+    """Return K of a few points by a kernel that converts the numbers to float64 on the way."""
+    rows = plain_rows(vectors)
+    gram = np.zeros((len(rows) + len(references),) * 2)
+    scratch = np.empty(native.gram_scratch_size(), np.uint8)
+    for part in stretches(trained, len(references), LARGE_BLOCK):
+        more = _block(rows[:0], references, part)
+        native.gram_add(
+            *rows_at(rows[:, part]), *rows_at(more), c_size_t(more.shape[1]), address(gram), address(scratch)
+        )
+    gram += np.tril(gram, -1).T
+    return gram
 
 
 def _exact(

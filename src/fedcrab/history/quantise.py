@@ -6,8 +6,9 @@ so that |q_i - u_i| ≤ s/2 in every block. s is stored as a float16 share of th
 up: no number is clipped, and neither a huge nor a tiny row can leave float16's range. A row whose largest
 number is below 2⁻¹⁰⁰ is stored as zeros.
 
-Every step is one call for many blocks, in memory that is used again. Two of the calls are not the obvious
-ones, because these are faster: ``reduceat`` instead of a maximum along an axis, and a scale that is copied to
+The kernels go over the numbers twice: for the largest and for the codes. Without them, every step is one call
+for many blocks, in memory that is used again. Two of the calls are not the obvious ones, because these are
+faster: ``reduceat`` instead of a maximum along an axis, and a scale that is copied to
 each number of its block before the product, instead of a product with a column.
 """
 
@@ -15,10 +16,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from ctypes import c_int, c_size_t
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedcrab.native import address, library, plain_rows, rows_at
 
 BLOCK = 256  # numbers that share a scale
 TINY = 2.0**-100  # a row without a larger number is stored as zeros, because 1/s must be a float32
@@ -66,25 +70,55 @@ def quantise(matrices: Sequence[Rows], bits: int, codes: Bytes) -> Quantised:
     """
     rows, width = sum(map(len, matrices)), matrices[0].shape[1]
     count = -(-width // BLOCK)
-    pieces, highest = list(_pieces(matrices)), np.zeros((rows, count))
-    for place, numbers in pieces:
-        highest[place] = _highest(numbers)
+    highest = _all_highest(matrices, rows, count)
     largest = highest.max(axis=1, initial=0)
     largest[largest < TINY] = 0  # such rows are zeros
     highest /= np.where(largest > 0, largest * levels(bits), np.inf)[:, None]
     scales = _float16_up(highest)
     steps = scales * largest[:, None]
     inverse = np.divide(1, np.where(steps > 0, steps, np.inf), dtype=np.float64).astype(np.float32)
-    blocks = codes.reshape(rows, count, BLOCK * bits // 8)
-    squares = np.empty(highest.shape, np.float32)
-    for place, numbers in pieces:
-        squares[place] = _quantise_blocks(numbers, inverse[place], bits, blocks[place])
+    squares = _all_codes(matrices, inverse, bits, codes)
     steps *= steps
     errors = np.sqrt(np.matmul(squares.astype(np.float64)[:, None, :], steps[:, :, None]).reshape(-1))
     errors += largest * (ROUNDING * float(np.sqrt(width)))
     if not largest.all():
         _measure_zeros(matrices, largest, errors)
     return Quantised(largest, _rounded_up(errors), scales)
+
+
+def _all_highest(matrices: Sequence[Rows], rows: int, count: int) -> NDArray[np.float64]:
+    """Return the largest |u_i| of each block of each row."""
+    highest = np.zeros((rows, count), np.float32)
+    if native := library():
+        done = 0
+        for matrix in map(plain_rows, matrices):
+            at, here, stride = rows_at(matrix)
+            native.quantise_highest(at, here, c_size_t(matrix.shape[1]), stride, address(highest[done:]))
+            done += len(matrix)
+    else:
+        for place, numbers in _pieces(matrices):
+            highest[place] = _highest(numbers)
+    return highest.astype(np.float64)
+
+
+def _all_codes(matrices: Sequence[Rows], inverse: Rows, bits: int, codes: Bytes) -> Rows:
+    """Fill in the codes of each row; return Σ ((q - u) / s)² of each block."""
+    squares = np.empty(inverse.shape, np.float32)
+    if native := library():
+        done = 0
+        for matrix in map(plain_rows, matrices):
+            at, rows, stride = rows_at(matrix)
+            own, code_stride = slice(done, done + len(matrix)), c_size_t(codes.strides[0])
+            native.quantise_codes(
+                *(at, rows, c_size_t(matrix.shape[1]), stride, address(inverse[own]), c_int(bits)),
+                *(address(codes[own]), code_stride, address(squares[own])),
+            )
+            done += len(matrix)
+        return squares
+    blocks = codes.reshape(*inverse.shape, BLOCK * bits // 8)
+    for place, numbers in _pieces(matrices):
+        squares[place] = _quantise_blocks(numbers, inverse[place], bits, blocks[place])
+    return squares
 
 
 Place = tuple[slice, slice]  # of some blocks in a table with one row per row and one column per block
@@ -126,8 +160,17 @@ def _quantise_blocks(numbers: Rows, inverse: Rows, bits: int, codes: Bytes) -> R
     np.copyto(small.view(np.int8), rounded, casting="unsafe")
     # Modulo 256: the codes of a byte, joined, go from -Q … Q to 0 … 2Q all at once.
     np.add(_joined(small, rounded.view(np.uint8), bits).reshape(codes.shape), _ZEROS[bits], out=codes)
-    squares: Rows = np.matmul(scaled.reshape(-1, 1, BLOCK), scaled.reshape(-1, BLOCK, 1))
-    return squares.reshape(inverse.shape)
+    np.multiply(scaled, scaled, out=scaled)
+    return _sums_of_blocks(scaled.reshape(-1, BLOCK)).reshape(inverse.shape)
+
+
+def _sums_of_blocks(numbers: Rows) -> Rows:
+    """Return the sum of each block: its halves are added until one number is left. Overwrites the blocks."""
+    half = BLOCK
+    while half > 1:
+        half //= 2
+        numbers[:, :half] += numbers[:, half : 2 * half]
+    return numbers[:, 0]
 
 
 def _filled_up(scratch: Rows, numbers: Rows) -> Rows:

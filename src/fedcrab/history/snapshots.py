@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,11 +24,13 @@ from fedcrab.files import (
     read_regular,
     sync_directory,
     write_addressed,
+    write_addressed_together,
     write_named,
 )
 from fedcrab.history.remote_store import RemoteStore
 from fedcrab.history.server_state import parse_state, state_parts
 from fedcrab.history.verified_files import VerifiedFiles, state_of
+from fedcrab.sha256 import sha256_together
 from fedcrab.types import Layout, ServerState, Vector
 from fedcrab.vectors import Matrix64, Sliced
 
@@ -66,29 +69,24 @@ class Snapshots:
 
     def put_model(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
         """Write the model ``start`` (or ``start + step``) with named tensors; return its hash."""
-        return self._put(header(layout), _sum_bytes(start, step))
+        return write_addressed(self.directory, model_parts(layout, start, step), ending=ENDING)
 
     def hash_of(self, layout: Layout, start: Vector, step: Vector | None = None) -> str:
         """Return the hash that :meth:`put_model` would return."""
-        digest = hashlib.sha256(header(layout))
-        for piece in _sum_bytes(start, step):
-            digest.update(piece)
-        return digest.hexdigest()
+        return sha256_together([model_parts(layout, start, step)])[0]
 
-    def put_array(
-        self, name: str, array: NDArray[np.float32] | NDArray[np.float64] | NDArray[np.uint8]
-    ) -> str:
+    def put_array(self, name: str, array: NDArray[np.float32] | NDArray[np.float64]) -> str:
         """Write one tensor; return its hash."""
-        dtype = next(name for name, kind in _DTYPES.items() if array.dtype == kind)
-        return self._put(
-            _header({name: array.shape}, dtype), _pieces(np.ascontiguousarray(array).reshape(-1))
-        )
+        return write_addressed(self.directory, array_parts(name, array), ending=ENDING)
 
-    def put_rows(self, name: str, shape: tuple[int, int], rows: Iterable[NDArray[np.uint8]]) -> str:
-        """Write one tensor of bytes whose rows come a few at a time; return its hash."""
-        return self._put(
-            _header({name: shape}, "U8"), (part for some in rows for part in _pieces(some.reshape(-1)))
-        )
+    def put_together(
+        self,
+        files: Sequence[Iterable[Part]],
+        others: Sequence[Iterable[Part]],
+        beside: Executor | None = None,
+    ) -> list[str]:
+        """Write these files; return their hashes, and those of other messages, hashed at the same time."""
+        return write_addressed_together(self.directory, files, others, ending=ENDING, beside=beside)
 
     def put_state(self, state: ServerState) -> str:
         """Write the server's state; return its hash."""
@@ -110,9 +108,6 @@ class Snapshots:
             yield _OnDisk(fd, len(_header({name: (size,)}, "F64")))
         finally:
             os.close(fd)
-
-    def _put(self, header: bytes, data: Iterable[Part]) -> str:
-        return write_addressed(self.directory, _after(header, data), ending=ENDING)
 
     def settle(self) -> None:
         """Make the names of written files durable."""
@@ -166,7 +161,7 @@ class _OnDisk:
 
 def write_model(path: Path, layout: Layout, model: Vector) -> str:
     """Write a model under the given name, completely or not at all; return the sha256 of the file."""
-    return write_named(path, _after(header(layout), _sum_bytes(model, None)))
+    return write_named(path, model_parts(layout, model))
 
 
 def read_model(path: Path, digest: str, layout: Layout) -> Vector:
@@ -252,9 +247,25 @@ def _header(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _after(header: bytes, data: Iterable[Part]) -> Iterator[Part]:
-    yield header
-    yield from data
+def model_parts(layout: Layout, start: Vector, step: Vector | None = None) -> Iterator[Part]:
+    """Yield the bytes of the file with the model ``start`` (or ``start + step``)."""
+    yield header(layout)
+    for piece in sums(start, step):
+        yield piece.data.cast("B")
+
+
+def array_parts(name: str, array: NDArray[np.float32] | NDArray[np.float64]) -> Iterator[Part]:
+    """Yield the bytes of the file with one tensor."""
+    dtype = next(name for name, kind in _DTYPES.items() if array.dtype == kind)
+    yield _header({name: array.shape}, dtype)
+    yield from _pieces(np.ascontiguousarray(array).reshape(-1))
+
+
+def row_parts(name: str, shape: tuple[int, int], rows: Iterable[NDArray[np.uint8]]) -> Iterator[Part]:
+    """Yield the bytes of the file with one tensor of bytes, whose rows come a few at a time."""
+    yield _header({name: shape}, "U8")
+    for some in rows:
+        yield from _pieces(some.reshape(-1))
 
 
 def _pieces(flat: NDArray[np.generic]) -> Iterator[Part]:
@@ -271,7 +282,3 @@ def sums(start: Vector, step: Vector | None) -> Iterator[NDArray[np.float32]]:
             with np.errstate(over="ignore"):
                 piece = piece + step[at : at + PIECE]
         yield piece
-
-
-def _sum_bytes(start: Vector, step: Vector | None) -> Iterator[Part]:
-    return (piece.data.cast("B") for piece in sums(start, step))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
 from math import isnan
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypedDict
 
 import numpy as np
 
 from fedcrab.errors import DamagedError, HistoryError, RecordError
-from fedcrab.files import Lock, file_errors, hash_regular, sync_directory, write_again
+from fedcrab.files import Lock, Part, file_errors, hash_regular, sync_directory, write_again
 from fedcrab.history.chain import LEDGER, SNAPSHOTS, Head
 from fedcrab.history.compact import Packing
 from fedcrab.history.gram import GramMeasures, measure, measure_sketched
@@ -26,18 +25,28 @@ from fedcrab.history.participants import Participants
 from fedcrab.history.records import ClosingRecord, Record, RoundRecord, Settings
 from fedcrab.history.selection import Compact
 from fedcrab.history.server_state import state_hash
-from fedcrab.history.snapshots import Snapshots
+from fedcrab.history.snapshots import Snapshots, array_parts, model_parts, row_parts, sums
 from fedcrab.history.state import State
 from fedcrab.history.verify import load_state
+from fedcrab.sha256 import sha256_together
 from fedcrab.types import Round, Updates, Vector, utc_now
-from fedcrab.vectors import Sliced, weighted_mean
+from fedcrab.vectors import Matrix64, Sliced, first_equal, weighted_mean
 
 SMALL = 2**10  # numbers of a sketch that are too few to matter
 ROUNDING = 1e-9  # of a cosine: far more than the order of its sums can change
 
 
+class Files(TypedDict):
+    """The names of the files that belong to a round."""
+
+    start: str
+    after: str
+    mean: str
+    updates: str | None
+
+
 class RoundMeasurer:
-    """Makes the entry of a round; a second thread writes files and computes hashes."""
+    """Makes the entry of a round. Without kernels, a second thread takes half of the sums and hashes."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
@@ -46,22 +55,17 @@ class RoundMeasurer:
     def enter(self, now: State, round: Round) -> RoundRecord:
         """Write the snapshots of a round and measure it; nothing refers to them yet."""
         charter, updates = now.charter, round.updates
-        written = self._beside.submit(self._put_snapshots, now, round)  # on another core,
-        digests = self._beside.submit(digests_of, updates)  # while this one measures
         measures = self._measure(now, round)
-        start, after, stored = written.result()
-        cosines = measures.cosines[_first_alike(digests.result())]
+        cosines = measures.cosines[first_equal(updates.vectors)]
         selected = np.array(charter.selection.select(cosines.tolist()), bool)
         counted = updates.weights * selected
         mean = weighted_mean(updates.vectors, counted, charter.layout.trained(), self._beside)
+        names, digests = self._put_snapshots(now, round, mean)
         return RoundRecord(
             index=round.index,
             loss=round.loss,
             divergence=round.divergence,
-            start=start,
-            after=after,
-            mean=self.snapshots.put_array("mean", mean),
-            updates=stored,
+            **names,
             references=now.references,
             present=Participants(
                 clients=updates.clients,
@@ -69,7 +73,7 @@ class RoundMeasurer:
                 norms=measures.norms,
                 cosines=cosines,
                 selected=selected,
-                raw_digests=bytes.fromhex("".join(digests.result())),
+                raw_digests=bytes.fromhex("".join(digests)),
                 coordinates=measures.coordinates,
             ),
             rejected=round.rejected,
@@ -80,24 +84,27 @@ class RoundMeasurer:
             state_after=None if round.server is None else self.snapshots.put_state(round.server),
         )
 
-    def _put_snapshots(self, now: State, round: Round) -> tuple[str, str, str | None]:
-        """Write the models before and after the round, and the updates if they are kept."""
-        charter, updates = now.charter, round.updates
-        start = self._put_start(now, round.start)
-        step = round.aggregate if updates.clients else None  # without answers, the model stays the same
-        after = self.snapshots.put_model(charter.layout, round.start, step)
-        return start, after, self._put_updates(charter, round, updates)
+    def _put_snapshots(self, now: State, round: Round, mean: Matrix64) -> tuple[Files, list[str]]:
+        """Write the mean, the model after the round, and the updates if they are kept.
 
-    def _put_updates(self, charter: Settings, round: Round, updates: Updates) -> str | None:
-        """Write the updates as the selection requires: exactly, in a few bits, or not at all."""
-        if isinstance(charter.selection, Compact):
-            packing = Packing(charter.layout, charter.selection.bits)
-            step = round.aggregate if updates.clients else np.zeros_like(round.start)
-            shape = len(updates.clients) + 1, packing.width
-            return self.snapshots.put_rows("packed", shape, packing.packed(updates.vectors, step[None]))
-        if charter.selection.keeps_updates(round.index):
-            return self.snapshots.put_array("updates", updates.vectors)
-        return None
+        Returns the names of the files, and the sha256 of each update. Everything is hashed together.
+        """
+        layout, updates = now.charter.layout, round.updates
+        step = round.aggregate if updates.clients else None  # without answers, the model stays the same
+        exact = self._beside.submit(self._put_exact, now.charter, round)
+        packed = _packed_parts(now.charter, round)
+        files = [array_parts("mean", mean), model_parts(layout, round.start, step)]
+        others = [model_parts(layout, round.start), *map(_row_parts, updates.vectors)]
+        names = self.snapshots.put_together([*packed, *files], others, self._beside)
+        stored = names.pop(0) if packed else exact.result()
+        start = names[2] if names[2] == now.model else self.snapshots.put_model(layout, round.start)
+        return Files(start=start, after=names[1], mean=names[0], updates=stored), names[3:]
+
+    def _put_exact(self, charter: Settings, round: Round) -> str | None:
+        """Write the updates if the selection keeps them exactly."""
+        if isinstance(charter.selection, Compact) or not charter.selection.keeps_updates(round.index):
+            return None
+        return self.snapshots.put_array("updates", round.updates.vectors)
 
     def differences(self, now: State, round: Round) -> list[str]:
         """Return what differs between this round and the last recorded one; empty if they are equal.
@@ -115,7 +122,7 @@ class RoundMeasurer:
             "divergence": _equal(round.divergence, last.divergence),
             "clients": updates.clients == last.clients,
             "weights": updates.weights.tolist() == last.examples.tolist(),
-            "updates": digests_of(updates) == last.digests,
+            "updates": digests_of(updates) == list(last.digests),
             "rejected": round.rejected == last.rejected,
             "notes": (round.notes or None) == last.notes,
             "server": (None if round.server is None else state_hash(round.server)) == last.state_after,
@@ -126,15 +133,6 @@ class RoundMeasurer:
             ).cosines
             same["aggregate"] = bool(np.allclose(cosines, last.cosines, rtol=0, atol=ROUNDING))
         return [name for name, is_same in same.items() if not is_same]
-
-    def _put_start(self, now: State, start: Vector) -> str:
-        """Return the hash of M_t, which the previous round wrote unless the model was replaced since."""
-        known, layout = now.model, now.charter.layout
-        return (
-            known
-            if self.snapshots.hash_of(layout, start) == known
-            else self.snapshots.put_model(layout, start)
-        )
 
     def _measure(self, now: State, round: Round) -> GramMeasures:
         charter, updates = now.charter, round.updates
@@ -153,19 +151,28 @@ class RoundMeasurer:
         self._beside.shutdown()
 
 
-def digests_of(updates: Updates) -> tuple[str, ...]:
+def digests_of(updates: Updates) -> list[str]:
     """Return the sha256 of each update."""
-    return tuple(hashlib.sha256(np.ascontiguousarray(row, "<f4").data).hexdigest() for row in updates.vectors)
+    return sha256_together([*map(_row_parts, updates.vectors)])
+
+
+def _row_parts(row: Vector) -> Iterator[Part]:
+    """Yield the bytes of an update."""
+    return (piece.astype("<f4", copy=False).data.cast("B") for piece in sums(row, None))
+
+
+def _packed_parts(charter: Settings, round: Round) -> list[Iterator[Part]]:
+    """Return the bytes of the file with packed updates and step, if the selection packs them."""
+    if not isinstance(charter.selection, Compact):
+        return []
+    packing, updates = Packing(charter.layout, charter.selection.bits), round.updates
+    step = round.aggregate if updates.clients else np.zeros_like(round.start)
+    shape = len(updates.clients) + 1, packing.width
+    return [row_parts("packed", shape, packing.packed(updates.vectors, step[None]))]
 
 
 def _equal(one: float, other: float) -> bool:
     return one == other or (isnan(one) and isnan(other))
-
-
-def _first_alike(digests: Sequence[str]) -> list[int]:
-    """Return, for each update, the first equal one: equal updates get equal numbers despite rounding."""
-    first: dict[str, int] = {}
-    return [first.setdefault(digest, place) for place, digest in enumerate(digests)]
 
 
 class Writer:
