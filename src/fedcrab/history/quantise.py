@@ -6,17 +6,16 @@ so that |q_i - u_i| ≤ s/2 in every block. s is stored as a float16 share of th
 up: no number is clipped, and neither a huge nor a tiny row can leave float16's range. A row whose largest
 number is below 2⁻¹⁰⁰ is stored as zeros.
 
-The kernels go over the numbers twice: for the largest and for the codes. Without them, every step is one call
-for many blocks, in memory that is used again. Two of the calls are not the obvious ones, because these are
-faster: ``reduceat`` instead of a maximum along an axis, and a scale that is copied to
-each number of its block before the product, instead of a product with a column.
+Without the kernel, every step is one call for many blocks, in memory that is used again. Two of the calls are
+not the obvious ones, because these are faster: ``reduceat`` instead of a maximum along an axis, and a scale
+that is copied to each number of its block before the product, instead of a product with a column.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from ctypes import c_int, c_size_t
+from ctypes import CDLL, c_int, c_size_t
 from typing import NamedTuple
 
 import numpy as np
@@ -68,16 +67,11 @@ def quantise(matrices: Sequence[Rows], bits: int, codes: Bytes) -> Quantised:
     A code takes ``bits``, as code + Q, the first of a byte in its highest bits. Rows must be finite. A short
     last block is filled up with zeros, so a row of ``codes`` has whole blocks.
     """
-    rows, width = sum(map(len, matrices)), matrices[0].shape[1]
-    count = -(-width // BLOCK)
-    highest = _all_highest(matrices, rows, count)
-    largest = highest.max(axis=1, initial=0)
-    largest[largest < TINY] = 0  # such rows are zeros
-    highest /= np.where(largest > 0, largest * levels(bits), np.inf)[:, None]
-    scales = _float16_up(highest)
+    width = matrices[0].shape[1]
+    native = library()
+    found = _by_kernel(native, matrices, bits, codes) if native else _by_numpy(matrices, bits, codes)
+    largest, scales, squares = found
     steps = scales * largest[:, None]
-    inverse = np.divide(1, np.where(steps > 0, steps, np.inf), dtype=np.float64).astype(np.float32)
-    squares = _all_codes(matrices, inverse, bits, codes)
     steps *= steps
     errors = np.sqrt(np.matmul(squares.astype(np.float64)[:, None, :], steps[:, :, None]).reshape(-1))
     errors += largest * (ROUNDING * float(np.sqrt(width)))
@@ -86,39 +80,44 @@ def quantise(matrices: Sequence[Rows], bits: int, codes: Bytes) -> Quantised:
     return Quantised(largest, _rounded_up(errors), scales)
 
 
-def _all_highest(matrices: Sequence[Rows], rows: int, count: int) -> NDArray[np.float64]:
-    """Return the largest |u_i| of each block of each row."""
-    highest = np.zeros((rows, count), np.float32)
-    if native := library():
-        done = 0
-        for matrix in map(plain_rows, matrices):
-            at, here, stride = rows_at(matrix)
-            native.quantise_highest(at, here, c_size_t(matrix.shape[1]), stride, address(highest[done:]))
-            done += len(matrix)
-    else:
-        for place, numbers in _pieces(matrices):
-            highest[place] = _highest(numbers)
-    return highest.astype(np.float64)
+# The largest |u_i| of each row, the scale of each block, and Σ ((q - u) / s)² of each block.
+Found = tuple[NDArray[np.float64], NDArray[np.float16], Rows]
 
 
-def _all_codes(matrices: Sequence[Rows], inverse: Rows, bits: int, codes: Bytes) -> Rows:
-    """Fill in the codes of each row; return Σ ((q - u) / s)² of each block."""
-    squares = np.empty(inverse.shape, np.float32)
-    if native := library():
-        done = 0
-        for matrix in map(plain_rows, matrices):
-            at, rows, stride = rows_at(matrix)
-            own, code_stride = slice(done, done + len(matrix)), c_size_t(codes.strides[0])
-            native.quantise_codes(
-                *(at, rows, c_size_t(matrix.shape[1]), stride, address(inverse[own]), c_int(bits)),
-                *(address(codes[own]), code_stride, address(squares[own])),
-            )
-            done += len(matrix)
-        return squares
-    blocks = codes.reshape(*inverse.shape, BLOCK * bits // 8)
-    for place, numbers in _pieces(matrices):
+def _by_kernel(native: CDLL, matrices: Sequence[Rows], bits: int, codes: Bytes) -> Found:
+    """Fill in the codes by a kernel, which goes over a row twice: for the largest, and for the codes."""
+    rows, width = sum(map(len, matrices)), matrices[0].shape[1]
+    blocks = rows, -(-width // BLOCK)
+    largest, scales, squares = np.empty(rows), np.empty(blocks, np.float16), np.empty(blocks, np.float32)
+    done = 0
+    for matrix in map(plain_rows, matrices):
+        native.quantise_rows(
+            *(*rows_at(matrix), c_size_t(width), c_int(bits)),
+            *(address(codes[done:]), c_size_t(codes.strides[0])),
+            *(address(found[done:]) for found in (largest, scales, squares)),
+        )
+        done += len(matrix)
+    return largest, scales, squares
+
+
+def _by_numpy(matrices: Sequence[Rows], bits: int, codes: Bytes) -> Found:
+    """Fill in the codes of many blocks at once."""
+    rows, width = sum(map(len, matrices)), matrices[0].shape[1]
+    count = -(-width // BLOCK)
+    pieces, highest = list(_pieces(matrices)), np.zeros((rows, count))
+    for place, numbers in pieces:
+        highest[place] = _highest(numbers)
+    largest = highest.max(axis=1, initial=0)
+    largest[largest < TINY] = 0  # such rows are zeros
+    highest /= np.where(largest > 0, largest * levels(bits), np.inf)[:, None]
+    scales = _float16_up(highest)
+    steps = scales * largest[:, None]
+    inverse = np.divide(1, np.where(steps > 0, steps, np.inf), dtype=np.float64).astype(np.float32)
+    blocks = codes.reshape(rows, count, BLOCK * bits // 8)
+    squares = np.empty(highest.shape, np.float32)
+    for place, numbers in pieces:
         squares[place] = _quantise_blocks(numbers, inverse[place], bits, blocks[place])
-    return squares
+    return largest, scales, squares
 
 
 Place = tuple[slice, slice]  # of some blocks in a table with one row per row and one column per block
