@@ -76,12 +76,26 @@ static void add_blocks(const struct job *jobs, size_t count, size_t blocks) {
 #endif
 }
 
+/* How many jobs to do at once. A block takes 16 lanes 3/2 of the time that it takes 8, and the end of the longest
+   job is done alone, in 8. */
+static size_t lanes_for(const struct job *jobs, size_t count) {
+    size_t total = 0, longest = 0;
+    for (size_t i = 0; i < count; i++) {
+        total += jobs[i].blocks;
+        longest = jobs[i].blocks > longest ? jobs[i].blocks : longest;
+    }
+    size_t eighth = total / 8, sixteenth = total / 16;
+    size_t in_8 = 2 * (longest > eighth ? longest : eighth);
+    size_t in_16 = 3 * sixteenth + 2 * (longest > sixteenth ? longest - sixteenth : 0);
+    return MOST < 8 || in_16 < in_8 + in_8 / 8 ? MOST : 8; /* near a tie, jobs fill 16 lanes more evenly */
+}
+
 /* Do all jobs, as many at once as there are lanes; the next one takes the lane of one that is done. */
 static void do_jobs(const struct job *jobs, size_t count) {
     struct job active[MOST];
-    size_t used = 0, next = 0;
+    size_t used = 0, next = 0, lanes = lanes_for(jobs, count);
     for (;;) {
-        for (; used < MOST && next < count; next++)
+        for (; used < lanes && next < count; next++)
             if (jobs[next].blocks)
                 active[used++] = jobs[next];
         if (!used)
