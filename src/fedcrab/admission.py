@@ -16,6 +16,7 @@ from fedcrab.types import ClientId, Rejection, Updates, Vector
 from fedcrab.vectors import is_finite
 
 MOST_EXAMPLES = 10**9  # a client that claims more is rejected
+NOT_FINITE = "the update has values that are not finite"
 LONGEST_ID = 200
 LONGEST_TEXT = 1000  # characters per text in the ledger
 # Characters that Python calls printable but that show nothing (Unicode's Default_Ignorable_Code_Point and two
@@ -91,7 +92,7 @@ def bad_id(client: object) -> str | None:
 
 def update_problem(update: object, examples: object, size: int) -> str | None:
     """Return why this update with this number of examples cannot be used, or None."""
-    return _bad_update(update, size) or _bad_examples(examples)
+    return _bad_update(update, size) or examples_problem(examples)
 
 
 def _bad_update(update: object, size: int) -> str | None:
@@ -101,11 +102,12 @@ def _bad_update(update: object, size: int) -> str | None:
     if update.shape != (size,):
         return f"the update has shape {str(update.shape)[:40]} in place of ({size},)"
     if not is_finite(update):
-        return "the update has values that are not finite"
+        return NOT_FINITE
     return None
 
 
-def _bad_examples(examples: object) -> str | None:
+def examples_problem(examples: object) -> str | None:
+    """Return why this cannot be a number of examples, or None."""
     if not _is_number(examples):
         return "the number of examples is not a number"
     if not 0 < examples <= MOST_EXAMPLES:  # type: ignore[operator]

@@ -42,9 +42,9 @@ from fedcrab.flower.training_loop import (
 from fedcrab.flower.waiting import Patience, PatientGrid, Reason
 from fedcrab.history.selection import Selection
 from fedcrab.recording.training_history import REPORTED, TrainingHistory
-from fedcrab.types import Updates, Vector, utc_now
+from fedcrab.types import Vector, utc_now
 
-LARGE = 2**26  # bytes of a round's updates; above this, their memory is freed at once
+LARGE = 2**26  # bytes of a round's updates; above this, they are in memory only once
 
 
 class Recorder(Strategy):
@@ -227,7 +227,10 @@ class Recorder(Strategy):
         recording = self._recorded(arrays, messages, self._identities.scheme())
         start = recording.model.flatten(arrays, rest=self._whole)
         examples_key = RunMetadata.of(recording.history).examples_key
-        self._intake = ReplyCollector(recording.model, start, clients, examples_key, recording.buffers)
+        large = start.nbytes * len(clients) > LARGE and self._grid is not None and not self._inside
+        self._intake = ReplyCollector(
+            recording.model, start, clients, examples_key, recording.buffers, hold=large
+        )
         self._messages = [m for m in messages if m.metadata.dst_node_id in clients]
         return self._messages
 
@@ -275,7 +278,7 @@ class Recorder(Strategy):
             aggregate = self._inside.get("aggregate_train", self.strategy.aggregate_train)
             made = aggregate(server_round + self._done, list(admitted.replies.values()))
         admitted = replace(admitted, replies={})
-        self._let_go(admitted.updates)
+        self._let_go(intake)
         if made[0] is not None:
             self._absent = recording.model.absent(made[0])
         after = recording.add(
@@ -294,12 +297,13 @@ class Recorder(Strategy):
         self._intake = None
         return after, made[1]
 
-    def _let_go(self, updates: Updates) -> None:
+    def _let_go(self, intake: ReplyCollector) -> None:
         """Free the replies that the strategy has seen; see :meth:`PatientGrid.let_go`."""
         if self._grid is not None and not self._inside:
             self._grid.let_go()
-            if updates.vectors.nbytes > LARGE:
-                gc.collect()  # Flower's records contain reference cycles
+        if intake.hold:
+            gc.collect()  # Flower's records contain reference cycles; what is left now is used by somebody
+            intake.subtract_start()
 
     def _notes(self, recording: TrainingHistory) -> str:
         """Return how this round's messages differ from the first round's."""

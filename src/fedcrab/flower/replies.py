@@ -11,13 +11,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedcrab.admission import no_updates, update_problem
+from fedcrab.admission import NOT_FINITE, examples_problem, no_updates
+from fedcrab.flower.row_arrays import HeldReply
 from fedcrab.flower.waiting import Reason, unusable
 from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers, listed
 from fedcrab.types import ClientId, Rejection, Updates, Vector
+from fedcrab.vectors import is_finite
 
 Signature = tuple[frozenset[str], tuple[str, ...], tuple[str, ...], tuple[tuple[str, int], ...]]
 MOST = sys.float_info.max
@@ -25,9 +27,14 @@ MOST = sys.float_info.max
 
 def update_of(content: RecordDict, model: ArrayLayout, start: Vector, out: Vector) -> Vector:
     """Return the local model minus its start model; raises ValueError if the reply has none."""
+    return model.difference(arrays_of(content), start, out, partial=True)
+
+
+def arrays_of(content: RecordDict) -> ArrayRecord:
+    """Return the only array record; raises ValueError if there is not exactly one."""
     if len(content.array_records) != 1:
         raise ValueError(f"{len(content.array_records)} array records instead of one")
-    return model.difference(next(iter(content.array_records.values())), start, out, partial=True)
+    return next(iter(content.array_records.values()))
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:
@@ -97,9 +104,11 @@ class ReplyCollector:
     clients: Mapping[int, ClientId]  # those asked, by node
     examples_key: str
     rooms: UpdateBuffers = field(default_factory=UpdateBuffers)  # its own, unless the caller passes some
+    hold: bool = False  # whether replies give up their bytes; then the caller calls :meth:`subtract_start`
     _rows: dict[ClientId, int] = field(init=False)
     _matrix: NDArray[np.float32] | None = field(init=False, default=None)  # allocated with the first reply
     _weights: NDArray[np.float64] = field(init=False)
+    _held: dict[int, HeldReply] = field(init=False, default_factory=dict)  # by row
     _seen: dict[int, tuple[Message, Reason | None]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,14 +126,28 @@ class ReplyCollector:
         if self._matrix is None:
             self._matrix = self.rooms.take(len(self._rows), self.model.layout.size)
         try:
-            update = update_of(reply.content, self.model, self.start, self._matrix[row])
+            finite = self._take(reply.content, row, self._matrix[row])
             examples = examples_of(reply.content, self.examples_key)
         except ValueError as error:
             return str(error)[:300]
-        reason = update_problem(update, examples, self.model.layout.size)
+        reason = examples_problem(examples) if finite else NOT_FINITE
         if reason is None and isinstance(examples, int | float):
             self._weights[row] = examples
         return reason
+
+    def _take(self, content: RecordDict, place: int, row: Vector) -> bool:
+        """Fill in the row of a reply; return whether its update is finite."""
+        if not self.hold:
+            return is_finite(update_of(content, self.model, self.start, row))
+        self._held[place] = HeldReply(self.model, arrays_of(content), self.start, row)
+        return self._held[place].is_finite(self.start, row)
+
+    def subtract_start(self) -> None:
+        """Turn held replies into updates, once nobody but the strategy's own results refers to them."""
+        for place, held in self._held.items():
+            if self._matrix is not None:
+                held.subtract(self.start, self._matrix[place])
+        self._held = {}
 
     def admit(
         self, replies: Mapping[int, Message], reasons: Mapping[int, Reason], keys: Collection[str] = ()
@@ -149,5 +172,8 @@ class ReplyCollector:
         for place, row in enumerate(rows):  # in order, so no row is overwritten before it has moved
             if place != row:
                 self._matrix[place] = self._matrix[row]
+                if row in self._held:
+                    self._held[row].move(self._matrix[place])
+        self._held = {place: self._held[row] for place, row in enumerate(rows) if row in self._held}
         weights, self._seen = self._weights[rows], {}
         return Updates(tuple(clients), self._matrix[: len(rows)], weights)

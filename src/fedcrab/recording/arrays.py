@@ -65,11 +65,18 @@ class ArrayLayout:
         return vector
 
     def difference(
-        self, arrays: Mapping[str, Any], start: Vector, out: Vector, *, partial: bool = False
+        self,
+        arrays: Mapping[str, Any],
+        start: Vector,
+        out: Vector,
+        *,
+        partial: bool = False,
+        unchanged: Callable[[NDArray[np.generic]], bool] = lambda _: False,
     ) -> Vector:
         """Return the arrays minus ``start``, in one pass over arrays that are already float32.
 
-        With ``partial``, arrays may be missing; these did not change.
+        With ``partial``, arrays may be missing; these did not change. Nothing is subtracted from the arrays
+        for which ``unchanged`` is true.
         """
         views, starts = self.layout.views(out), self.layout.views(start)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -77,6 +84,9 @@ class ArrayLayout:
             if len(found) < len(views):
                 out[...] = 0
             for name, array in found.items():
+                if unchanged(array):
+                    views[name][...] = array
+                    continue
                 rounded = array.astype(np.float32, copy=False)
                 np.subtract(rounded, starts[name], out=views[name])
         return out
