@@ -34,6 +34,7 @@ ORDER = [
     "function_fleet",
     "state_dicts",
     "vectors",
+    "native",
     "types",
     "seeds",
     "html",

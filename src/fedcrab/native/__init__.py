@@ -1,9 +1,9 @@
 """The kernels that are compiled from C when the package is installed.
 
 ``library()`` returns them, or None where there are none: no C compiler when the package was installed, or
-FEDCRAB_NATIVE=none. Every caller has a slower way to do the same, and the tests compare the two. FEDCRAB_NATIVE
-can also name one level. The pointers of numpy arrays are passed as they are, so callers check types, sizes and
-contiguity first.
+FEDCRAB_NATIVE=none; FEDCRAB_NATIVE can also name one level. Every caller has a slower way to do the same, and
+the tests compare the two. The pointers of numpy arrays are passed as they are, so callers check types, sizes
+and contiguity first.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ from fedcrab.errors import ConfigError
 LEVELS = ("avx512", "avx2", "portable")  # the best first
 
 
+FOLDER = Path(__file__).parent
+
+
+def load(name: str) -> ctypes.CDLL | None:
+    """Return the library of one level, or None if there is none that this processor runs."""
+    try:
+        loaded = ctypes.CDLL(str(FOLDER / f"{name}.so"))
+    except OSError:  # not built, or for another system
+        return None
+    return loaded if loaded.supported() else None
+
+
 @cache
 def _found() -> tuple[str, ctypes.CDLL | None]:
     wanted = os.environ.get("FEDCRAB_NATIVE", "")
     if wanted not in ("", "none", *LEVELS):
         raise ConfigError(f"FEDCRAB_NATIVE must be none, {', '.join(LEVELS)} or empty, got {wanted!r}")
     for name in LEVELS:
-        path = Path(__file__).parent / f"{name}.so"
-        if wanted in ("", name) and path.exists():
-            try:
-                loaded = ctypes.CDLL(str(path))
-            except OSError:  # built for another system
-                continue
-            if loaded.supported():
-                return name, loaded
+        if wanted in ("", name) and (loaded := load(name)):
+            return name, loaded
     return "none", None
 
 
