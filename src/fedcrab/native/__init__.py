@@ -12,11 +12,13 @@ import ctypes
 import os
 from functools import cache
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedcrab.errors import ConfigError
+
+if TYPE_CHECKING:  # `fedcrab --version` does not need numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 LEVELS = ("avx512", "avx2", "portable")  # the best first
 
