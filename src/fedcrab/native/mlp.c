@@ -14,7 +14,6 @@ typedef struct {
     const int64_t *sizes;    /* inputs of the first layer, outputs of each */
     const uint8_t *biased;   /* of each layer */
     const float *start;      /* the model: weight (outputs, inputs) and bias of each layer */
-    const float *first;      /* the first weight of start as (inputs, outputs), rows padded to whole cache lines */
     const float *x;          /* (examples, inputs) */
     const int64_t *begins;   /* where the inputs of each example begin in columns and values; NULL: dense */
     const uint16_t *columns;
@@ -167,8 +166,7 @@ static void step_above(const Training *t, Layer *layers, int64_t rows, const int
     last->error = last->output;
     for (Layer *l = last - 1; l >= layers; l--) {
         Layer *up = l + 1;
-        for (int64_t i = 0; i < up->inputs; i++)
-            for (int64_t j = 0; j < up->outputs; j++) up->turned[j * l->width + i] = up->weight[i * up->width + j];
+        transpose(up->turned, l->width, up->weight, up->width, up->inputs, up->outputs);
         memset(l->error, 0, rows * l->stride * sizeof(float));
         add_product(l->error, l->stride, up->error, up->stride, 1, up->turned, l->width, rows, up->outputs,
                     l->width, 1);
@@ -242,30 +240,20 @@ static void read_model(const Training *t, Layer *layers) {
     for (int64_t i = 0; i < t->layers; i++) {
         Layer *l = layers + i;
         const float *from = t->start + place_of(t, i);
-        if (i == 0) memcpy(l->weight, t->first, l->inputs * l->width * sizeof(float));
-        else
-            for (int64_t o = 0; o < l->outputs; o++)
-                for (int64_t in = 0; in < l->inputs; in++) l->weight[in * l->width + o] = from[o * l->inputs + in];
+        transpose(l->weight, l->width, from, l->inputs, l->outputs, l->inputs);
         if (t->biased[i]) memcpy(l->bias, from + l->inputs * l->outputs, l->outputs * sizeof(float));
     }
 }
 
-/* update = local - start, in the order of the flat model; in tiles, because one side is always strided */
+/* update = local - start, in the order of the flat model */
 static void write_update(const Training *t, const Layer *layers) {
-    enum { TILE = 16 };
     for (int64_t i = 0; i < t->layers; i++) {
         const Layer *l = layers + i;
-        const float *from = t->start + place_of(t, i);
         float *to = t->update + place_of(t, i);
-        for (int64_t in = 0; in < l->inputs; in += TILE)
-            for (int64_t o = 0; o < l->outputs; o += TILE)
-                for (int64_t p = o; p < l->outputs && p < o + TILE; p++)
-                    for (int64_t q = in; q < l->inputs && q < in + TILE; q++)
-                        to[p * l->inputs + q] = l->weight[q * l->width + p] - from[p * l->inputs + q];
-        if (t->biased[i])
-            for (int64_t o = 0, at = l->inputs * l->outputs; o < l->outputs; o++)
-                to[at + o] = l->bias[o] - from[at + o];
+        transpose(to, l->inputs, l->weight, l->width, l->inputs, l->outputs);
+        if (t->biased[i]) memcpy(to + l->inputs * l->outputs, l->bias, l->outputs * sizeof(float));
     }
+    for (int64_t i = 0, size = place_of(t, t->layers); i < size; i++) t->update[i] -= t->start[i];
 }
 
 /* Lay out everything a training needs in `memory`, if it is not NULL; return how many bytes that takes. */

@@ -67,6 +67,50 @@ static void add_product(float *c, int64_t ldc, const float *a, int64_t row, int6
     }
 }
 
+#if defined __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLE __builtin_shufflevector
+#endif
+#endif
+
+/* to (columns, rows) = the transpose of from (rows, columns) */
+INLINE void transpose_tile(float *to, int64_t ldt, const float *from, int64_t ldf, int64_t rows, int64_t columns) {
+    int64_t i = 0;
+#if defined SHUFFLE
+    typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
+    for (; i + 4 <= rows; i += 4) {
+        const float *f = from + i * ldf;
+        int64_t j = 0;
+        for (; j + 4 <= columns; j += 4) {
+            quad a = *(quad *)(f + j), b = *(quad *)(f + ldf + j), c = *(quad *)(f + 2 * ldf + j),
+                 d = *(quad *)(f + 3 * ldf + j);
+            quad ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
+            *(quad *)(to + j * ldt + i) = SHUFFLE(ab, cd, 0, 1, 4, 5);
+            *(quad *)(to + (j + 1) * ldt + i) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+            ab = SHUFFLE(a, b, 2, 6, 3, 7), cd = SHUFFLE(c, d, 2, 6, 3, 7);
+            *(quad *)(to + (j + 2) * ldt + i) = SHUFFLE(ab, cd, 0, 1, 4, 5);
+            *(quad *)(to + (j + 3) * ldt + i) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+        }
+        for (; j < columns; j++)
+            for (int64_t k = 0; k < 4; k++) to[j * ldt + i + k] = f[k * ldf + j];
+    }
+#endif
+    for (; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) to[j * ldt + i] = from[i * ldf + j];
+}
+
+/* The same in tiles, so that cache lines are used whole on both sides. */
+static void transpose(float *to, int64_t ldt, const float *from, int64_t ldf, int64_t rows, int64_t columns) {
+    enum { TILE = 16 };
+    for (int64_t i = 0; i < rows; i += TILE)
+        for (int64_t j = 0; j < columns; j += TILE)
+            if (rows - i >= TILE && columns - j >= TILE)
+                transpose_tile(to + j * ldt + i, ldt, from + i * ldf + j, ldf, TILE, TILE);
+            else
+                transpose_tile(to + j * ldt + i, ldt, from + i * ldf + j, ldf, rows - i < TILE ? rows - i : TILE,
+                               columns - j < TILE ? columns - j : TILE);
+}
+
 /* e^x, accurate to two units in the last place; NaN stays NaN, and below -87 it is 2^-126 or so. */
 INLINE vec exponential(vec x) {
     x = choose(x < -87.0f, (vec){0} - 87.0f, x);

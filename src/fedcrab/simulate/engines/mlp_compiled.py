@@ -29,6 +29,7 @@ from fedcrab.native import address
 from fedcrab.simulate.engines.client_cache import ClientCache
 from fedcrab.simulate.engines.mlp_step import LinearLayer
 from fedcrab.simulate.engines.plain import LocalTraining, Task, orders
+from fedcrab.vectors import is_finite
 
 MOST_COLUMNS = 1 << 16  # a column's number has 16 bits
 MOST_EXAMPLES = 1024  # of a kernel, which then has 4 MB
@@ -45,7 +46,7 @@ class _Training(ctypes.Structure):
         *(
             (name, ctypes.c_void_p)
             for name in (
-                *("sizes", "biased", "start", "first", "x", "begins", "columns", "values"),
+                *("sizes", "biased", "start", "x", "begins", "columns", "values"),
                 *("kernel", "labels", "orders", "update"),
             )
         ),
@@ -96,16 +97,13 @@ class CompiledMlpEngine:
 
     def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
         """Train every task from ``start`` and write local minus start into its row."""
-        start, finite = start.contiguous(), bool(start.isfinite().all())
-        first = self._first_weight(start)
+        start, finite = start.contiguous(), is_finite(start.numpy())
         for task in tasks:
             drawn = list(orders(self._seed, round, task.client, count=len(task.y), epochs=epochs))
             order = torch.stack(drawn) if drawn else torch.empty(0, dtype=torch.int64)
-            self._train_client(start, first, task, order, finite=finite)
+            self._train_client(start, task, order, finite=finite)
 
-    def _train_client(
-        self, start: Tensor, first: NDArray[np.float32], task: Task, order: Tensor, *, finite: bool
-    ) -> None:
+    def _train_client(self, start: Tensor, task: Task, order: Tensor, *, finite: bool) -> None:
         x, y = task.x.reshape(len(task.y), -1).contiguous(), task.y.contiguous()
         self._check(x, y)
         epochs = len(order)
@@ -115,7 +113,7 @@ class CompiledMlpEngine:
         found = task.update if task.update.is_contiguous() else torch.empty_like(start)
         training = _Training(
             *(len(self._layers), len(y), epochs, min(self._local.batch, max(1, len(y)))),
-            *(self._sizes.ctypes.data, self._biased.ctypes.data, start.data_ptr(), first.ctypes.data),
+            *(self._sizes.ctypes.data, self._biased.ctypes.data, start.data_ptr()),
             *(x.data_ptr(), *(sparse.addresses() if sparse else (None,) * 3)),
             *(None if kernel is None else kernel.data_ptr(), y.data_ptr(), order.data_ptr()),
             *(found.data_ptr(), self._local.learning_rate),
@@ -141,14 +139,6 @@ class CompiledMlpEngine:
             raise ConfigError(
                 f"labels must be between 0 and {classes - 1}, got {int(y.min())} to {int(y.max())}"
             )
-
-    def _first_weight(self, start: Tensor) -> NDArray[np.float32]:
-        """Return the first weight with outputs innermost, in whole cache lines."""
-        layer = self._layers[0]
-        weight = np.zeros((layer.inputs, -(-layer.outputs // 16) * 16), np.float32)
-        flat = start.numpy()[layer.weight : layer.weight + layer.inputs * layer.outputs]
-        weight[:, : layer.outputs] = flat.reshape(layer.outputs, layer.inputs).T
-        return weight
 
     def _sparse(self, task: Task, x: Tensor) -> Nonzeros | None:
         """Return the examples without zeros, or None if that is more work."""
