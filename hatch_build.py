@@ -30,7 +30,7 @@ FUSED = ("mlp.c", "cnn.c", "gram.c")
 class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
     """Called by hatchling before it packs a wheel."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
         """Compile, and name the platform in the wheel's tag."""
         try:
             compile_kernels()

@@ -42,6 +42,7 @@ LOOKED_FOR = {  # what a newcomer searches for, and what the file must define
     "`plan` command": "def plan_command",
     "cell cache": "class CellCache",
     "configuration": "class Config",
+    "compiled kernels": "def library",
 }
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedcrab.native import address, library, plain_rows, rows_at
+from fedcrab.native import address, library
+from fedcrab.native.rows import plain_rows, rows_at
 from fedcrab.types import Vector
 
 Part = TypeVar("Part")

@@ -2,22 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import CDLL
-from pathlib import Path
 
 import pytest
 
 from fedcrab import native
 
-
-def loaded(level: str) -> CDLL | None:
-    """The library of a level, if it was built and the processor runs it."""
-    path = Path(native.__file__).parent / f"{level}.so"
-    library = native._typed(CDLL(str(path))) if path.exists() else None
-    return library if library and library.supported() else None
-
-
-LIBRARIES = {level: library for level in native.LEVELS if (library := loaded(level))}
+LIBRARIES = {level: library for level in native.LEVELS if (library := native.load(level))}
 each_level = pytest.mark.parametrize(
     "level", LIBRARIES or [pytest.param("", marks=pytest.mark.skip("none built"))]
 )

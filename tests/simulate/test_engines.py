@@ -5,12 +5,14 @@ import pytest
 import torch
 from torch import nn
 
+from fedcrab import native
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
+from fedcrab.simulate import engines
 from fedcrab.simulate.engines import engine_for, one_thread
 from fedcrab.simulate.engines.cnn import BatchLast, ChannelsLast, CnnEngine, rewritten, takes_channels_last
-from fedcrab.simulate.engines.mlp import MlpEngine
-from fedcrab.simulate.engines.mlp_dual import equal_batches
+from fedcrab.simulate.engines.mlp import MlpEngine, equal_batches
+from fedcrab.simulate.engines.mlp_compiled import CompiledMlpEngine
 from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
 from fedcrab.simulate.models import Architecture, initial_model, layout_of, read, tensors, write
 
@@ -45,6 +47,19 @@ SETTINGS = [
 def single():
     with one_thread():
         yield
+
+
+COMPILED = {MlpEngine: CompiledMlpEngine}
+
+
+@pytest.fixture(params=["without kernels", "with kernels"])
+def kernels(request, monkeypatch):
+    """Whether the compiled kernels are used."""
+    if request.param == "without kernels":
+        monkeypatch.setattr(engines, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("the package was built without a C compiler")
+    return request.param == "with kernels"
 
 
 def tasks_for(architecture, sizes):
@@ -86,8 +101,10 @@ def train(engine, start, tasks, epochs=2):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_equal_to_a_bare_loop(case, settings):
+def test_equal_to_a_bare_loop(case, settings, kernels):
     architecture, sizes, kind = CASES[case]
+    if kernels and not settings:
+        kind = COMPILED.get(kind, kind)
     local = LocalTraining(learning_rate=0.05, **settings)
     start = torch.from_numpy(initial_model(architecture, seed=3))
     engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
@@ -99,11 +116,18 @@ def test_equal_to_a_bare_loop(case, settings):
         assert (got - expected).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize(("name", "batch"), [("softmax", 8), ("mlp", 8), ("cnn", 8), ("cnn", 16)])
-def test_equal_after_every_single_step(name, batch):
+@pytest.mark.parametrize(
+    ("name", "batch", "plain_sgd"),
+    [
+        *(("softmax", 8, True), ("mlp", 8, True)),
+        *(("softmax", 8, False), ("mlp", 8, False), ("cnn", 8, False), ("cnn", 16, False)),
+    ],
+)
+def test_equal_after_every_single_step(name, batch, plain_sgd, kernels):
     """One more batch each time: the engines agree after 1, 2, 3, ... steps."""
     architecture = Architecture(name, (1, 28, 28) if name == "cnn" else (1, 8, 8), 10)
-    local = LocalTraining(learning_rate=0.1, batch=batch, momentum=0.5, weight_decay=0.001)
+    settings = {} if plain_sgd else {"momentum": 0.5, "weight_decay": 0.001}
+    local = LocalTraining(learning_rate=0.1, batch=batch, **settings)
     start = torch.from_numpy(initial_model(architecture, seed=3))
     engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
     for count in range(batch, 9 * batch, batch):
@@ -114,7 +138,7 @@ def test_equal_after_every_single_step(name, batch):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_a_client_has_the_same_bits_in_any_company(case, settings):
+def test_a_client_has_the_same_bits_in_any_company(case, settings, kernels):
     architecture, sizes, _ = CASES[case]
     start = torch.from_numpy(initial_model(architecture, seed=3))
     engine = engine_for(architecture.build(), LocalTraining(**settings), seed=SEED, shape=architecture.shape)
@@ -128,7 +152,7 @@ def test_a_client_has_the_same_bits_in_any_company(case, settings):
     assert torch.equal(together[1:], some)
 
 
-def test_stacked_without_bias_and_with_several_hidden_layers():
+def test_stacked_without_bias_and_with_several_hidden_layers(kernels):
     def build():
         torch.manual_seed(0)
         return nn.Sequential(
@@ -138,7 +162,7 @@ def test_stacked_without_bias_and_with_several_hidden_layers():
     local = LocalTraining(learning_rate=0.2, batch=8)
     start = read(list(build().parameters()))
     engine = engine_for(build(), local, seed=SEED)
-    assert isinstance(engine, MlpEngine)
+    assert isinstance(engine, CompiledMlpEngine if kernels else MlpEngine)
     architecture = Architecture("softmax", (5,), 3)
     fast = [Task(t.client, t.x, t.y, torch.empty(len(start))) for t in tasks_for(architecture, [20, 33])]
     plain = [Task(t.client, t.x, t.y, torch.empty(len(start))) for t in fast]
@@ -215,7 +239,7 @@ def test_pooling_before_relu_is_the_same_function():
     assert (fast(x) - module(x)).abs().max() < 1e-6
 
 
-def test_what_is_not_finite_comes_back_as_it_is():
+def test_what_is_not_finite_comes_back_as_it_is(kernels):
     for name in ("mlp", "cnn"):
         architecture = Architecture(name, (1, 8, 8), 10)
         start = torch.from_numpy(initial_model(architecture, seed=0)).index_fill(
@@ -225,7 +249,7 @@ def test_what_is_not_finite_comes_back_as_it_is():
         assert train(engine, start, tasks_for(architecture, [9])).isnan().any()
 
 
-def test_a_batch_larger_than_all_examples_is_all_of_them():
+def test_a_batch_larger_than_all_examples_is_all_of_them(kernels):
     architecture = Architecture("mlp", (1, 8, 8), 10)
     start = torch.from_numpy(initial_model(architecture, seed=0))
     tasks = tasks_for(architecture, [9, 40])
@@ -235,7 +259,7 @@ def test_a_batch_larger_than_all_examples_is_all_of_them():
     assert (got - expected).abs().max() < 1e-6
 
 
-def test_no_epochs_is_no_change():
+def test_no_epochs_is_no_change(kernels):
     architecture = Architecture("mlp", (1, 8, 8), 10)
     start = torch.from_numpy(initial_model(architecture, seed=0))
     engine = engine_for(architecture.build(), LocalTraining(), seed=0)

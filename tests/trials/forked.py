@@ -75,9 +75,11 @@ def serve(address: str) -> None:
 def import_all() -> None:
     """Every module of the package, and with them torch, scikit-learn and matplotlib."""
     import fedcrab
+    from fedcrab.native import LEVELS
 
     for found in pkgutil.walk_packages(fedcrab.__path__, "fedcrab."):
-        if not found.name.startswith(ENGINES) and not found.name.endswith("__main__"):
+        kernels = found.name.rpartition(".")[2] in LEVELS  # libraries, which look like modules
+        if not (kernels or found.name.startswith(ENGINES) or found.name.endswith("__main__")):
             import_module(found.name)
     for lazy in ("matplotlib.pyplot", "sklearn.cluster", "sklearn.datasets"):
         import_module(lazy)

@@ -18,7 +18,7 @@ import click
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from fedcrab import __version__
+from fedcrab import __version__, native
 from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.extras import missing_package
 from fedcrab.terminal import never_fail_to_print, print_to_stderr
@@ -116,7 +116,7 @@ def version(
 ) -> None:
     """Recover a federated-learning model after poisoning."""
     if show_version:
-        sys.stdout.write(f"fedcrab {__version__}\n")
+        sys.stdout.write(f"fedcrab {__version__} (compiled kernels: {native.level()})\n")
         raise typer.Exit
 
 

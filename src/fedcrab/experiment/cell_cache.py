@@ -29,6 +29,7 @@ from fedcrab.experiment.suite import ResolvedMethod, defaults
 from fedcrab.files import append_line, file_errors, make_directory, open_regular, read_regular
 
 # Increased when the same configuration gives other numbers; then every cell of that model is computed again.
+# Rounding does not count: it differs between machines too, and with compiled kernels.
 NUMERICS = {"softmax": 2, "mlp": 2, "cnn": 3}
 NUMERICS_OF_OTHERS = 4
 LENGTH = 24  # hexadecimal digits of a key

@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.history.number_planes import EXACT, rounded
-from fedcrab.native import address, library, plain_rows, rows_at
+from fedcrab.native import address, library
+from fedcrab.native.rows import plain_rows, rows_at
 from fedcrab.seeds import rng_for
 from fedcrab.vectors import (
     BLOCK,

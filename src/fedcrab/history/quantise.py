@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.native import address, library, plain_rows, rows_at
+from fedcrab.native import address, library
+from fedcrab.native.rows import plain_rows, rows_at
 
 BLOCK = 256  # numbers that share a scale
 TINY = 2.0**-100  # a row without a larger number is stored as zeros, because 1/s must be a float32

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from fedcrab.native import library
 from fedcrab.simulate.engines.cnn import (
     ChannelsLast,
     CnnEngine,
@@ -18,6 +19,7 @@ from fedcrab.simulate.engines.cnn import (
     takes_channels_last,
 )
 from fedcrab.simulate.engines.mlp import MlpEngine, layers_of
+from fedcrab.simulate.engines.mlp_compiled import CompiledMlpEngine
 from fedcrab.simulate.engines.plain import Engine, LocalTraining, PlainEngine
 from fedcrab.simulate.machine import Workplace
 
@@ -40,6 +42,8 @@ def engine_for(
         return PlainEngine(module, local, seed=seed, device=workplace.device)
     layers = layers_of(module)
     if layers is not None:
+        if (kernels := library()) and not local.momentum and not local.weight_decay:
+            return CompiledMlpEngine(kernels, layers, local, seed=seed, cache_bytes=workplace.cache_bytes)
         return MlpEngine(layers, local, seed=seed, cache_bytes=workplace.cache_bytes)
     network = rewritten(module)
     if network is not None:

@@ -1,28 +1,23 @@
 """Linear models and MLPs: trains many clients at once, without autograd.
 
 Clients are stacked by falling number of examples. So at every step those with a whole batch are neighbours,
-and those with a smaller last batch follow. ``mlp_step`` has the arithmetic of a step. Where it is less work,
-the first layer is trained in its dual form (``mlp_dual``); here, every layer's weight changes in every step.
-One call gathers the batches of all clients of a stack.
+and those with a smaller last batch follow. ``mlp_step`` has the arithmetic of a step. One call gathers the
+batches of all clients of a stack.
+
+Plain SGD is faster by compiled kernels (``mlp_compiled``), where the package has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
-from fedcrab.simulate.engines.mlp_dual import (
-    DualTraining,
-    StackMember,
-    dual_is_faster,
-    epoch_steps,
-    narrowed,
-)
+from fedcrab.simulate.engines.client_cache import ClientCache
 from fedcrab.simulate.engines.mlp_step import (
-    ClientCache,
     LinearLayer,
     Stack,
     UsedFeatures,
@@ -78,10 +73,61 @@ class Batches:
         return x.view(clients.stop - clients.start, -1, x.shape[1]), self._shuffled[clients, rows]
 
 
-class PrimalTraining:
+@dataclass(frozen=True, slots=True)
+class StackMember:
+    """A task, and the features that its examples use. Members with as many features can be stacked."""
+
+    task: Task
+    x: Tensor
+    features: Tensor
+
+    @property
+    def count(self) -> int:
+        """The number of examples."""
+        return len(self.x)
+
+
+def narrowed(narrowing: UsedFeatures, learner: StackMember, kept: ClientCache[Tensor]) -> Tensor:
+    """Return the examples of a member with only the features that they use."""
+    if learner.x.shape[1] == narrowing.width == len(learner.features):
+        return learner.x
+
+    def make() -> Tensor:
+        x = learner.x.new_empty(learner.count, narrowing.width)
+        narrowing.examples(learner.x, learner.features, x)
+        return x
+
+    return kept.get(learner.task.held, make)
+
+
+def epoch_steps(counts: Sequence[int], batch: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the steps of an epoch: which clients, and which of their examples; ``counts`` falls."""
+    for begin in range(0, counts[0], batch):
+        for first, after, rows in equal_batches([count - begin for count in counts], batch):
+            yield slice(first, after), slice(begin, begin + rows)
+
+
+def equal_batches(left: Sequence[int], batch: int) -> Iterator[tuple[int, int, int]]:
+    """Yield neighbours whose next batches have the same size, as (first, after, size).
+
+    ``left`` are the unseen examples per client in this epoch; it falls from client to client.
+    """
+    first = 0
+    while first < len(left) and left[first] > 0:
+        rows = min(left[first], batch)
+        after = first + 1
+        while after < len(left) and min(left[after], batch) == rows:
+            after += 1
+        yield first, after, rows
+        first = after
+
+
+class StackTraining:
     """Trains one stack after the other."""
 
-    def __init__(self, layers: list[LinearLayer], local: LocalTraining, examples: ClientCache) -> None:
+    def __init__(
+        self, layers: list[LinearLayer], local: LocalTraining, examples: ClientCache[Tensor]
+    ) -> None:
         self._layers, self._local, self._examples = layers, local, examples
         self._room = Workspace()
 
@@ -152,9 +198,8 @@ class MlpEngine:
         self, layers: list[LinearLayer], local: LocalTraining, *, seed: int, cache_bytes: int
     ) -> None:
         self._layers, self._local, self._seed = layers, local, seed
-        self._features = ClientCache(cache_bytes // 8)
-        self._dual = DualTraining(layers, local, cache_bytes=cache_bytes * 7 // 8)
-        self._primal = PrimalTraining(layers, local, self._dual.examples)
+        self._features = ClientCache[Tensor](cache_bytes // 8)
+        self._stack = StackTraining(layers, local, ClientCache[Tensor](cache_bytes * 7 // 8))
 
     @property
     def together(self) -> int:
@@ -164,37 +209,29 @@ class MlpEngine:
     def train(self, start: Tensor, tasks: Sequence[Task], *, round: int, epochs: int) -> None:
         """Train every task from ``start`` and write local minus start into its row."""
         finite = bool(start.isfinite().all())
-        learners = [self._learner(task, finite=finite, epochs=epochs) for task in tasks]
-        for stack in _stacks(learners, self._largest):
+        learners = [self._learner(task, finite=finite) for task in tasks]
+        for stack in _stacks(learners, self.together):
             drawn = [
                 list(orders(self._seed, round, each.task.client, count=each.count, epochs=epochs))
                 for each in stack
             ]
-            (self._dual if stack[0].dual else self._primal).train(start, stack, drawn)
+            self._stack.train(start, stack, drawn)
 
-    def _largest(self, columns: int) -> int:
-        """Return how many clients with kernels of this width are stacked at most; width 0 means no kernel."""
-        return min(LARGEST_STACK, self._dual.together(columns)) if columns else self.together
-
-    def _learner(self, task: Task, *, finite: bool, epochs: int) -> StackMember:
+    def _learner(self, task: Task, *, finite: bool) -> StackMember:
         """Return a member with only the used features if the other weights do not change, otherwise with all.
 
         They change with weight decay, or if one is infinite: 0 times infinity is not 0.
         """
         x = task.x.reshape(len(task.y), -1)
         if self._local.weight_decay or not finite:
-            return StackMember(task, x, torch.arange(x.shape[1]), dual=False)
-        features = self._features.get(task.held, lambda: used_features(x))
-        dual = dual_is_faster(
-            self._layers, self._local, examples=len(x), features=len(features), epochs=epochs
-        )
-        return StackMember(task, x, features, dual)
+            return StackMember(task, x, torch.arange(x.shape[1]))
+        return StackMember(task, x, self._features.get(task.held, lambda: used_features(x)))
 
 
-def _stacks(learners: Sequence[StackMember], largest: Callable[[int], int]) -> Iterator[list[StackMember]]:
-    """Yield stacks of members of one kind, by falling number of examples."""
-    ordered = sorted(learners, key=lambda each: (each.kind, -each.count))
-    for (columns, _), alike in groupby(ordered, key=lambda each: each.kind):
+def _stacks(learners: Sequence[StackMember], largest: int) -> Iterator[list[StackMember]]:
+    """Yield stacks of members with as many features, by falling number of examples."""
+    ordered = sorted(learners, key=lambda each: (len(each.features), -each.count))
+    for _, alike in groupby(ordered, key=lambda each: len(each.features)):
         together = list(alike)
-        for first in range(0, len(together), largest(columns)):
-            yield together[first : first + largest(columns)]
+        for first in range(0, len(together), largest):
+            yield together[first : first + largest]

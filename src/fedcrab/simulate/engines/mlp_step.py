@@ -6,13 +6,12 @@ round differently at another alignment; so a client's bits do not depend on its 
 Features that none of a client's examples uses are left out: their weights get no gradient. In a few hundred
 MNIST images, a quarter of the pixels is black in all of them. The result is the same sum without its zeros.
 
-Data made from clients' examples, and working memory, are kept between rounds.
+Working memory is kept between rounds.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import prod
@@ -234,46 +233,6 @@ class UsedFeatures:
 
     def _weight(self, narrow: Tensor) -> Tensor:
         return narrow[: self._outputs * self.width].view(-1, self.width)[:, : self._inputs]
-
-
-SELDOM = 16
-
-
-class ClientCache:
-    """Tensors by key, as many as fit.
-
-    If clients train in turn and not all fit, a cache of the most recently used would never hit: each tensor
-    is evicted just before its turn. So once it is full, only one in ``SELDOM`` new tensors stays; the others
-    replace each other (bimodal insertion: Qureshi et al., ISCA 2007).
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self._tensors: OrderedDict[Hashable, Tensor] = OrderedDict()  # the next to be evicted comes first
-        self._most, self._bytes, self._refused = most_bytes, 0, 0
-
-    def get(self, held: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Return the cached tensor for these examples, or a new one; None as ``held`` is never cached."""
-        if held is None:
-            return make()
-        found = self._tensors.get(held)
-        if found is None:
-            found = make()
-            self._keep(held, found)
-        else:
-            self._tensors.move_to_end(held)
-        return found
-
-    def _keep(self, key: Hashable, tensor: Tensor) -> None:
-        if tensor.nbytes > self._most:
-            return
-        full = self._bytes + tensor.nbytes > self._most
-        while self._bytes + tensor.nbytes > self._most:
-            self._bytes -= self._tensors.popitem(last=False)[1].nbytes
-        self._tensors[key] = tensor
-        self._bytes += tensor.nbytes
-        self._refused += full
-        if full and self._refused % SELDOM:
-            self._tensors.move_to_end(key, last=False)
 
 
 class Workspace:

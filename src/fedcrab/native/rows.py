@@ -1,0 +1,21 @@
+"""Passes the rows of a matrix to a kernel."""
+
+from __future__ import annotations
+
+from ctypes import c_size_t, c_void_p
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrab.native import address
+
+
+def plain_rows(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the matrix with the numbers of each row side by side; a copy only if they are not."""
+    plain = matrix.dtype == np.float32 and matrix.dtype.isnative and matrix.strides[1] == matrix.itemsize
+    return matrix if plain else np.ascontiguousarray(matrix, np.float32)
+
+
+def rows_at(matrix: NDArray[np.generic]) -> tuple[c_void_p, c_size_t, c_size_t]:
+    """Return where a matrix is, how many rows it has, and how many numbers are from one to the next."""
+    return address(matrix), c_size_t(len(matrix)), c_size_t(matrix.strides[0] // matrix.itemsize)
