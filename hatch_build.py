@@ -8,6 +8,7 @@ C compiler the package is built without them and works the same, only slower.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shlex
@@ -44,13 +45,14 @@ class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
 
 def compile_kernels() -> None:
     """Make the libraries that are missing or older than their sources."""
-    sources = sorted(NATIVE.glob("*.c"))
-    newest = max(path.stat().st_mtime for path in [*sources, *NATIVE.glob("*.h"), Path(__file__)])
+    sources, headers = sorted(NATIVE.glob("*.c")), sorted(NATIVE.glob("*.h"))
+    newest = max(path.stat().st_mtime for path in [*sources, *headers, Path(__file__)])
+    found = hashlib.sha256(b"".join(path.read_bytes() for path in [*sources, *headers])).hexdigest()
     levels = LEVELS if platform.machine().lower() in ("x86_64", "amd64") else {"portable": []}
     for level, flags in levels.items():
         library = NATIVE / f"{level}.so"
         if not library.exists() or library.stat().st_mtime < newest:
-            _compile(sources, library, level, flags)
+            _compile(sources, library, level, [*flags, f'-DSOURCES="{found}"'])
 
 
 def _compile(sources: list[Path], library: Path, level: str, flags: list[str]) -> None:
@@ -59,7 +61,7 @@ def _compile(sources: list[Path], library: Path, level: str, flags: list[str]) -
     with tempfile.TemporaryDirectory(dir=NATIVE, prefix=".build") as folder:
         objects = [Path(folder) / f"{source.stem}.o" for source in sources]
         for source, target in zip(sources, objects, strict=True):
-            own = [] if source.name == "cpu.c" else flags
+            own = flags[-1:] if source.name == "cpu.c" else flags  # cpu.c runs everywhere
             contract = "fast" if source.name in FUSED else "off"
             options = [*FLAGS, *own, f"-DLEVEL_{level}", f"-ffp-contract={contract}"]
             _run([*compiler, *options, "-c", str(source), "-o", str(target)])

@@ -1,5 +1,6 @@
 """Which compiled kernels are loaded."""
 
+import shutil
 import subprocess
 import sys
 
@@ -40,6 +41,18 @@ def test_none(chosen):
 def test_a_level_that_does_not_exist(chosen):
     with pytest.raises(ConfigError, match="FEDCRAB_NATIVE must be none, avx512, avx2, portable or empty"):
         chosen("sse")
+
+
+def test_a_library_of_other_sources_is_not_loaded(tmp_path, monkeypatch):
+    built = [name for name in native.LEVELS if native.load(name)]
+    if not built:
+        pytest.skip("the package was built without a C compiler")
+    for path in [*native.FOLDER.glob("*.[ch]"), native.FOLDER / f"{built[0]}.so"]:
+        shutil.copy(path, tmp_path)
+    (tmp_path / "mlp.c").write_text("/* other arguments */")
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    with pytest.warns(UserWarning, match="older than its sources"):
+        assert native.load(built[0]) is None
 
 
 def test_the_command_says_which(monkeypatch):

@@ -9,7 +9,9 @@ and contiguity first.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,21 +23,33 @@ if TYPE_CHECKING:  # `fedcrab --version` does not need numpy
     from numpy.typing import NDArray
 
 LEVELS = ("avx512", "avx2", "portable")  # the best first
-
-
 FOLDER = Path(__file__).parent
 SIZES = ("sha256_stream_size", "sha256_worthwhile", "gram_scratch_size")  # functions that return a size_t
 
 
 def load(name: str) -> ctypes.CDLL | None:
-    """Return the library of one level, or None if there is none that this processor runs."""
+    """Return the library of one level, or None if there is none that this processor runs.
+
+    A library of other sources is not loaded: its functions may take other arguments.
+    """
     try:
         loaded = ctypes.CDLL(str(FOLDER / f"{name}.so"))
-    except OSError:  # not built, or for another system
+        loaded.sources.restype = ctypes.c_char_p
+        current = loaded.sources().decode() == _sources()
+    except (OSError, AttributeError):  # not built, for another system, or older than this check
+        return None
+    if not current:
+        warnings.warn(f"{FOLDER / name}.so is older than its sources; install fedcrab again", stacklevel=2)
         return None
     for function in SIZES:
         getattr(loaded, function).restype = ctypes.c_size_t
     return loaded if loaded.supported() else None
+
+
+def _sources() -> str:
+    """Return the hash of the files that the libraries should have been compiled from."""
+    files = [*sorted(FOLDER.glob("*.c")), *sorted(FOLDER.glob("*.h"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 @cache

@@ -1,5 +1,8 @@
 /* Whether this processor can run the other files, which were compiled for one level; this one runs everywhere. */
 
+/* The hash of the files that the library was compiled from. */
+const char *sources(void) { return SOURCES; }
+
 int supported(void) {
 #if defined LEVEL_avx512
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
