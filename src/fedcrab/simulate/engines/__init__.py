@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from fedcrab import native
 from fedcrab.simulate.engines.cnn import (
     ChannelsLast,
     CnnEngine,
@@ -17,6 +18,7 @@ from fedcrab.simulate.engines.cnn import (
     rewritten,
     takes_channels_last,
 )
+from fedcrab.simulate.engines.cnn_compiled import CompiledCnnEngine, compiled
 from fedcrab.simulate.engines.mlp import MlpEngine, layers_of
 from fedcrab.simulate.engines.plain import Engine, LocalTraining, PlainEngine
 from fedcrab.simulate.machine import Workplace
@@ -43,7 +45,10 @@ def engine_for(
         return MlpEngine(layers, local, seed=seed, cache_bytes=workplace.cache_bytes)
     network = rewritten(module)
     if network is not None:
-        return CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
+        engine = CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
+        library = native.library()
+        in_c = compiled(library, network, shape) if library is not None else None
+        return CompiledCnnEngine(in_c, engine, local, seed=seed) if in_c is not None else engine
     if takes_channels_last(module):
         return PlainEngine(in_channels_last(module), local, seed=seed, arranged=channels_last)
     return PlainEngine(module, local, seed=seed)
