@@ -155,7 +155,7 @@ static vec convolve(struct network *n, int64_t layer, int64_t example) {
         for (int64_t k = 0; k < l->rows; k += at_once)
             for (int64_t i = 0; i < band; i++) {
                 float *row = n->row + i * width * step;
-                product((struct product){.out = row, .out_step = step, .first = k ? row : n->weights + l->bias,
+                product(&(struct product){.out = row, .out_step = step, .first = k ? row : n->weights + l->bias,
                             .first_step = k ? step : 0, .in = in + (y + i + k) * line, .step = l->channels,
                             .line = line, .rows = l->rows - k < at_once ? l->rows - k : at_once, .length = length,
                             .weight = n->forward[layer] + k * length * step, .weight_step = step},
@@ -191,24 +191,25 @@ static void mask_errors(struct network *n, int64_t layer, int64_t example, const
 /* The gradient of the first layer's kernel from one example: gradients of cells become gradients of pixels. */
 static void first_backward(struct network *n, int64_t example, const float *error, int64_t error_line) {
     const struct layer *l = &n->layers[0];
-    int64_t step = whole(l->outputs), width = cell_width(l), cells = cell_height(l) * width;
+    int64_t step = whole(l->outputs), width = cell_width(l) << l->pooled;
     float *cell = n->row, *pixel = n->masked;
     const uint8_t *largest = n->largest[0] + example * out_size(l);
     mask_errors(n, 0, example, error, error_line, l->pooled ? cell : pixel);
-    for (int64_t i = 0; l->pooled && i < cells; i++)
-        for (int64_t v = 0; v < step; v += LANES, cell += LANES, largest += LANES) {
-            vec e = load(cell);
-            ints place = __builtin_convertvector(*(const unaligned_bytes *)largest, ints);
-            float *corner = pixel + (2 * (i / width) * 2 * width + 2 * (i % width)) * step + v;
-            for (int k = 0; k < 4; k++)
-                store(corner + ((k >> 1) * 2 * width + (k & 1)) * step, choose(place == k, e, (vec){0}));
-        }
+    for (int64_t y = 0; l->pooled && y < cell_height(l); y++)
+        for (int64_t x = 0; x < cell_width(l); x++)
+            for (int64_t v = 0; v < step; v += LANES, cell += LANES, largest += LANES) {
+                vec e = load(cell);
+                ints place = widen(largest);
+                float *corner = pixel + (2 * y * width + 2 * x) * step + v;
+                for (int k = 0; k < 4; k++)
+                    store(corner + ((k >> 1) * width + (k & 1)) * step, choose(place == k, e, (vec){0}));
+            }
     int64_t length = l->columns * l->channels;
     for (int64_t v = 0; v < step; v += LANES)
         gradient_of_pixels(
             (struct taps){n->gradients + l->weight + v, length * step, step, l->width * l->channels},
             (struct pixels){n->input[0] + example * in_size(l), pixel + v, cell_height(l) << l->pooled,
-                            width << l->pooled, l->channels, step},
+                            width, l->channels, step},
             l->rows, length);
 }
 
@@ -226,7 +227,7 @@ static void list_errors(struct network *n, int64_t layer, int64_t begin, int64_t
                 int64_t at = example * in_size(l) + (y << l->pooled) * below;
                 for (int64_t x = 0; x < width; x++, error += step, largest += step, at += right << l->pooled) {
                     n->list[listed] = (struct error){(int32_t)at + (l->pooled ? corner[*largest] : 0), *error};
-                    listed += *error != 0;
+                    listed += not_0(*error);
                 }
             }
         }
@@ -263,7 +264,7 @@ static void convolutions_backward(struct network *n, int64_t begin, int64_t coun
 static void linear_forward(struct network *n, int64_t layer, int64_t count) {
     const struct layer *l = &n->layers[layer];
     int64_t step = whole(l->outputs);
-    product((struct product){.out = n->input[layer + 1], .out_step = step, .first = n->weights + l->bias,
+    product(&(struct product){.out = n->input[layer + 1], .out_step = step, .first = n->weights + l->bias,
                 .in = n->input[layer], .step = l->channels, .rows = 1, .length = l->channels,
                 .weight = n->forward[layer], .weight_step = step},
             count, step / LANES);
@@ -282,11 +283,11 @@ static void linear_backward(struct network *n, int64_t layer, int64_t count) {
             bias[k] += l->has_bias ? error[i * step + k] : 0;
         }
     float *gradient = n->gradients + l->weight;
-    product((struct product){.out = gradient, .out_step = l->channels, .first = gradient, .first_step = l->channels,
+    product(&(struct product){.out = gradient, .out_step = l->channels, .first = gradient, .first_step = l->channels,
                 .in = n->turned, .step = count, .rows = 1, .length = count, .weight = n->input[layer],
                 .weight_step = l->channels},
             l->outputs, l->channels / LANES);
-    product((struct product){.out = n->error[layer], .out_step = l->channels, .in = error, .step = step, .rows = 1,
+    product(&(struct product){.out = n->error[layer], .out_step = l->channels, .in = error, .step = step, .rows = 1,
                 .length = l->outputs, .weight = n->weights + l->weight, .weight_step = l->channels},
             count, l->channels / LANES);
 }
@@ -319,7 +320,9 @@ static float chunk_gradients(struct network *n, const float *x, const int64_t *y
     for (int64_t i = 0; i < count; i++) {
         float *to = n->input[0] + i * in_size(first) + first->above * line + first->beside * channels;
         const float *image = x + order[i] * channels * height * width;
-        for (int64_t c = 0; c < channels; c++)
+        for (int64_t row = 0; channels == 1 && row < height; row++)
+            memcpy(to + row * line, image + row * width, 4 * width);
+        for (int64_t c = 0; channels > 1 && c < channels; c++)
             for (int64_t row = 0; row < height; row++)
                 for (int64_t k = 0; k < width; k++) to[row * line + k * channels + c] = *image++;
         for (int64_t layer = 0; layer < n->convolutions; layer++) check += convolve(n, layer, i);
