@@ -33,6 +33,8 @@ struct network {
     int64_t *ends;
 };
 
+#define ALONE static __attribute__((noinline)) /* so that each has the registers to itself */
+
 static int64_t whole(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 static int64_t largest_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t out_height(const struct layer *l) { return l->height - l->rows + 1; }
@@ -97,7 +99,7 @@ static float *outputs_of(const struct network *n, float *const *arrays, int64_t 
 }
 
 /* Write weights [outputs][inputs] as [inputs][outputs]. */
-static void turn_weights(struct network *n) {
+ALONE void turn_weights(struct network *n) {
     for (int64_t i = 1; i < n->count; i++) {
         const struct layer *l = &n->layers[i];
         int64_t inputs = l->rows * l->columns * l->channels, step = whole(l->outputs);
@@ -109,7 +111,7 @@ static void turn_weights(struct network *n) {
 }
 
 /* ReLU of the maximum of 2 x 2 pixels, the first among equals; returns a vector of 0, or NaN if any is not finite. */
-static vec pool_rows(const struct layer *l, const float *row, float *out, uint8_t *largest) {
+ALONE vec pool_rows(const struct layer *l, const float *row, float *out, uint8_t *largest) {
     int64_t step = whole(l->outputs), below = 2 * cell_width(l) * step;
     vec check = {0};
     for (int64_t x = 0; x < cell_width(l); x++, row += 2 * step)
@@ -141,7 +143,7 @@ static vec relu_row(const struct layer *l, const float *row, float *out) {
 
 /* The outputs of a convolution for one example. Kernels that do not fit in the fastest cache are used a few
    rows at a time, for the whole image. */
-static vec convolve(struct network *n, int64_t layer, int64_t example) {
+ALONE vec convolve(struct network *n, int64_t layer, int64_t example) {
     const struct layer *l = &n->layers[layer];
     int64_t line = l->width * l->channels, length = l->columns * l->channels, step = whole(l->outputs), out_line;
     int64_t width = cell_width(l) << l->pooled, height = cell_height(l) << l->pooled;
@@ -169,7 +171,7 @@ static vec convolve(struct network *n, int64_t layer, int64_t example) {
 }
 
 /* The gradients of one example's cells before bias and ReLU; adds those of the bias. */
-static void mask_errors(struct network *n, int64_t layer, int64_t example, const float *error, int64_t error_line,
+ALONE void mask_errors(struct network *n, int64_t layer, int64_t example, const float *error, int64_t error_line,
                         float *masked) {
     const struct layer *l = &n->layers[layer];
     int64_t step = whole(l->outputs), line;
@@ -189,7 +191,7 @@ static void mask_errors(struct network *n, int64_t layer, int64_t example, const
 }
 
 /* The gradient of the first layer's kernel from one example: gradients of cells become gradients of pixels. */
-static void first_backward(struct network *n, int64_t example, const float *error, int64_t error_line) {
+ALONE void first_backward(struct network *n, int64_t example, const float *error, int64_t error_line) {
     const struct layer *l = &n->layers[0];
     int64_t step = whole(l->outputs), width = cell_width(l) << l->pooled;
     float *cell = n->row, *pixel = n->masked;
@@ -214,7 +216,7 @@ static void first_backward(struct network *n, int64_t example, const float *erro
 }
 
 /* List the gradients of a group that are not 0, one output channel after the other. */
-static void list_errors(struct network *n, int64_t layer, int64_t begin, int64_t count) {
+ALONE void list_errors(struct network *n, int64_t layer, int64_t begin, int64_t count) {
     const struct layer *l = &n->layers[layer];
     int64_t step = whole(l->outputs), size = out_size(l), width = cell_width(l), listed = 0;
     int64_t right = l->channels, below = l->width * l->channels;
@@ -234,7 +236,7 @@ static void list_errors(struct network *n, int64_t layer, int64_t begin, int64_t
 }
 
 /* The gradients of a later convolution's kernel and input, from a group of examples. */
-static void backward(struct network *n, int64_t layer, int64_t begin, int64_t count) {
+ALONE void backward(struct network *n, int64_t layer, int64_t begin, int64_t count) {
     const struct layer *l = &n->layers[layer];
     int64_t length = l->columns * l->channels, size = l->rows * length;
     list_errors(n, layer, begin, count);
@@ -261,7 +263,7 @@ static void convolutions_backward(struct network *n, int64_t begin, int64_t coun
         }
 }
 
-static void linear_forward(struct network *n, int64_t layer, int64_t count) {
+ALONE void linear_forward(struct network *n, int64_t layer, int64_t count) {
     const struct layer *l = &n->layers[layer];
     int64_t step = whole(l->outputs);
     product(&(struct product){.out = n->input[layer + 1], .out_step = step, .first = n->weights + l->bias,
@@ -272,7 +274,7 @@ static void linear_forward(struct network *n, int64_t layer, int64_t count) {
     for (int64_t i = 0; l->relu && i < count * step; i++) out[i] = out[i] <= 0 ? 0 : out[i];
 }
 
-static void linear_backward(struct network *n, int64_t layer, int64_t count) {
+ALONE void linear_backward(struct network *n, int64_t layer, int64_t count) {
     const struct layer *l = &n->layers[layer];
     int64_t step = whole(l->outputs);
     float *error = n->error[layer + 1], *out = n->input[layer + 1], *bias = n->gradients + l->bias;
@@ -293,7 +295,7 @@ static void linear_backward(struct network *n, int64_t layer, int64_t count) {
 }
 
 /* The gradients of the logits: (softmax - 1 at the label) / batch; returns 0, or NaN if any is not finite. */
-static float cross_entropy(struct network *n, const int64_t *y, const int64_t *order, int64_t count, int64_t batch) {
+ALONE float cross_entropy(struct network *n, const int64_t *y, const int64_t *order, int64_t count, int64_t batch) {
     int64_t classes = n->layers[n->count - 1].outputs, step = whole(classes);
     float check = 0;
     memset(n->error[n->count], 0, 4 * count * step);
@@ -337,7 +339,7 @@ static float chunk_gradients(struct network *n, const float *x, const int64_t *y
 }
 
 /* w <- w - rate * v, with v <- momentum * v + gradient + decay * w; returns 0, or NaN if any is not finite. */
-static float descend(struct network *n, float *velocities, float rate, float momentum, float decay) {
+ALONE float descend(struct network *n, float *velocities, float rate, float momentum, float decay) {
     float *w = n->weights, check[LANES] = {0}, sum = 0;
     for (int64_t i = 0; i < n->parameters; i += LANES)
         for (int k = 0; k < LANES; k++) {
