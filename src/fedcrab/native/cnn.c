@@ -12,7 +12,7 @@
 
 #include "cnn_blocks.h"
 
-enum { MOST_LAYERS = 16, FAST_FLOATS = 4096 }; /* half of a first-level cache is left for other numbers */
+enum { MOST_LAYERS = 16, GROUP_FLOATS = 5120 }; /* inputs that fit in a first-level cache */
 
 /* A convolution; a linear layer is one on images of one pixel. Sizes of images include the zeros around them. */
 struct layer {
@@ -28,7 +28,7 @@ struct network {
     float *error[MOST_LAYERS + 1]; /* the gradients of the inputs: of a chunk, in convolutions of a group */
     float *forward[MOST_LAYERS];   /* weights with the outputs innermost */
     uint8_t *largest[MOST_LAYERS]; /* which of four pixels is the maximum */
-    float *row, *turned, *masked;
+    float *rows, *turned, *masked;
     struct error *list;
     int64_t *ends;
 };
@@ -58,10 +58,12 @@ static float *take(struct space *s, int64_t floats) {
 /* Divide the workspace; returns how many floats that takes. */
 static int64_t place(struct network *n, float *memory) {
     struct space s = {memory, 0};
-    int64_t pixels = 1, cells = 1, linear = 1, outputs = 1;
+    int64_t rows = 1, cells = 1, linear = 1, outputs = 1;
+    const struct layer *first = &n->layers[0];
+    int64_t pixels = out_height(first) * out_width(first) * whole(first->outputs);
     n->group = n->chunk;
     for (int64_t i = 1; i < n->convolutions; i++) {
-        int64_t fits = largest_of(1, FAST_FLOATS * 5 / 4 / in_size(&n->layers[i]));
+        int64_t fits = largest_of(1, GROUP_FLOATS / in_size(&n->layers[i]));
         n->group = fits < n->group ? fits : n->group;
     }
     n->gradients = take(&s, n->parameters);
@@ -75,10 +77,10 @@ static int64_t place(struct network *n, float *memory) {
         n->largest[i] = (uint8_t *)take(&s, l->pooled ? n->chunk * out_size(l) / 4 : 0);
         outputs = largest_of(outputs, l->outputs);
         if (i >= n->convolutions) linear = largest_of(linear, n->chunk * l->outputs);
-        else pixels = largest_of(pixels, out_height(l) * out_width(l) * whole(l->outputs));
+        else rows = largest_of(rows, 2 * out_width(l) * whole(l->outputs));
         if (i && i < n->convolutions) cells = largest_of(cells, n->group * out_size(l));
     }
-    n->row = take(&s, pixels);
+    n->rows = take(&s, largest_of(rows, out_size(first)));
     n->turned = take(&s, linear);
     n->masked = take(&s, largest_of(pixels, cells));
     n->list = (struct error *)take(&s, 2 * cells);
@@ -141,31 +143,24 @@ static vec relu_row(const struct layer *l, const float *row, float *out) {
     return check;
 }
 
-/* The outputs of a convolution for one example. Kernels that do not fit in the fastest cache are used a few
-   rows at a time, for the whole image. */
+/* The outputs of a convolution for one example, one or two rows of pixels at a time. */
 ALONE vec convolve(struct network *n, int64_t layer, int64_t example) {
     const struct layer *l = &n->layers[layer];
-    int64_t line = l->width * l->channels, length = l->columns * l->channels, step = whole(l->outputs), out_line;
-    int64_t width = cell_width(l) << l->pooled, height = cell_height(l) << l->pooled;
-    int64_t at_once = largest_of(1, FAST_FLOATS / (length * step));
-    int64_t band = at_once >= l->rows ? 1 + l->pooled : height;
-    const float *in = n->input[layer] + example * in_size(l);
+    int64_t step = whole(l->outputs), width = cell_width(l) << l->pooled, out_line;
+    struct product a = {
+        .first = n->weights + l->bias, .in = n->input[layer] + example * in_size(l), .weight = n->forward[layer],
+        .out_step = step, .step = l->channels, .line = l->width * l->channels, .rows = l->rows,
+        .length = l->columns * l->channels, .weight_step = step,
+    };
     float *out = outputs_of(n, n->input, layer, example, &out_line);
     uint8_t *largest = n->largest[layer] + example * out_size(l);
     vec check = {0};
-    for (int64_t y = 0; y < height; y += band) {
-        for (int64_t k = 0; k < l->rows; k += at_once)
-            for (int64_t i = 0; i < band; i++) {
-                float *row = n->row + i * width * step;
-                product(&(struct product){.out = row, .out_step = step, .first = k ? row : n->weights + l->bias,
-                            .first_step = k ? step : 0, .in = in + (y + i + k) * line, .step = l->channels,
-                            .line = line, .rows = l->rows - k < at_once ? l->rows - k : at_once, .length = length,
-                            .weight = n->forward[layer] + k * length * step, .weight_step = step},
-                        width, step / LANES);
-            }
-        for (int64_t i = 0; i < band; i += 1 + l->pooled, out += out_line, largest += cell_width(l) * step)
-            check += l->pooled ? pool_rows(l, n->row + i * width * step, out, largest)
-                               : relu_row(l, n->row + i * width * step, out);
+    for (int64_t y = 0; y < cell_height(l); y++, out += out_line, largest += cell_width(l) * step) {
+        for (int64_t i = 0; i <= l->pooled; i++, a.in += a.line) {
+            a.out = n->rows + i * width * step;
+            product(&a, width, step / LANES);
+        }
+        check += l->pooled ? pool_rows(l, n->rows, out, largest) : relu_row(l, n->rows, out);
     }
     return check;
 }
@@ -194,7 +189,7 @@ ALONE void mask_errors(struct network *n, int64_t layer, int64_t example, const 
 ALONE void first_backward(struct network *n, int64_t example, const float *error, int64_t error_line) {
     const struct layer *l = &n->layers[0];
     int64_t step = whole(l->outputs), width = cell_width(l) << l->pooled;
-    float *cell = n->row, *pixel = n->masked;
+    float *cell = n->rows, *pixel = n->masked;
     const uint8_t *largest = n->largest[0] + example * out_size(l);
     mask_errors(n, 0, example, error, error_line, l->pooled ? cell : pixel);
     for (int64_t y = 0; l->pooled && y < cell_height(l); y++)

@@ -20,6 +20,7 @@ typedef uint8_t unaligned_bytes __attribute__((vector_size(LANES), aligned(1), m
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
+#define TWICE _Pragma("GCC unroll 2")
 /* Numbers are read again in every round of a loop, which costs nothing as part of a multiplication, and
    addresses are computed again; otherwise compilers keep both in registers, of which there are too few. */
 #define FORGET_NUMBERS __asm__ volatile("" ::: "memory")
@@ -66,7 +67,7 @@ INLINE void product_block(const struct product *a, const struct block *b, int64_
         UNROLL for (int v = 0; v < vectors; v++)
             sum[p][v] = a->first ? load(first + p * a->first_step + v * LANES) : (vec){0};
     for (int64_t rows = a->rows; rows; rows--, in += line - length)
-        for (const float *end = in + length; in != end; in++, weight += weight_step) {
+        TWICE for (const float *end = in + length; in != end; in++, weight += weight_step) {
             FORGET_NUMBERS;
             vec left = load(weight), right = vectors > 1 ? load(weight + LANES) : left;
             UNROLL for (int p = 0; p < positions; p++) {
