@@ -5,16 +5,26 @@ import pytest
 import torch
 from torch import nn
 
+from fedcrab import native
 from fedcrab.errors import ConfigError
 from fedcrab.seeds import rng_for
 from fedcrab.simulate.engines import engine_for, one_thread
-from fedcrab.simulate.engines.cnn import BatchLast, ChannelsLast, CnnEngine, rewritten, takes_channels_last
+from fedcrab.simulate.engines.cnn import (
+    BatchLast,
+    ChannelsLast,
+    CnnEngine,
+    batch_last,
+    rewritten,
+    takes_channels_last,
+)
+from fedcrab.simulate.engines.cnn_compiled import CompiledCnnEngine
 from fedcrab.simulate.engines.mlp import MlpEngine
 from fedcrab.simulate.engines.mlp_dual import equal_batches
 from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
 from fedcrab.simulate.models import Architecture, initial_model, layout_of, read, tensors, write
 
 SEED, ROUND = 7, 2
+COMPILED = CompiledCnnEngine if native.library() else CnnEngine
 CASES = {
     "softmax": (Architecture("softmax", (13,), 3), [1, 3, 64, 65, 130, 64, 7], MlpEngine),
     "mlp": (Architecture("mlp", (1, 8, 8), 10), [5, 70, 71, 200, 70], MlpEngine),
@@ -24,9 +34,12 @@ CASES = {
         [300, 5, 131, 64, 130, 900],
         MlpEngine,
     ),
-    "cnn 8": (Architecture("cnn", (1, 8, 8), 10), [70, 3, 64], CnnEngine),
-    "cnn 28": (Architecture("cnn", (1, 28, 28), 10), [70, 3], CnnEngine),
-    "cnn 32": (Architecture("cnn", (3, 32, 32), 10), [70, 3], CnnEngine),
+    "cnn 8": (Architecture("cnn", (1, 8, 8), 10), [70, 3, 64], COMPILED),
+    "cnn 28": (Architecture("cnn", (1, 28, 28), 10), [70, 3], COMPILED),
+    "cnn 32": (Architecture("cnn", (3, 32, 32), 10), [70, 3], COMPILED),
+    "cnn 8 in torch": (Architecture("cnn", (1, 8, 8), 10), [70, 3, 64], CnnEngine),
+    "cnn 28 in torch": (Architecture("cnn", (1, 28, 28), 10), [70, 3], CnnEngine),
+    "cnn 32 in torch": (Architecture("cnn", (3, 32, 32), 10), [70, 3], CnnEngine),
     "resnet": (
         Architecture("resnet", (1, 8, 8), 10),
         [20, 30],
@@ -45,6 +58,15 @@ SETTINGS = [
 def single():
     with one_thread():
         yield
+
+
+def engine_of(architecture, local, kind=None):
+    """The engine that is chosen, or that for CNNs without compiled kernels."""
+    module, shape = architecture.build(), architecture.shape
+    if kind is CnnEngine:
+        network = rewritten(module)
+        return CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=SEED)
+    return engine_for(module, local, seed=SEED, shape=shape)
 
 
 def tasks_for(architecture, sizes):
@@ -90,7 +112,7 @@ def test_equal_to_a_bare_loop(case, settings):
     architecture, sizes, kind = CASES[case]
     local = LocalTraining(learning_rate=0.05, **settings)
     start = torch.from_numpy(initial_model(architecture, seed=3))
-    engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
+    engine = engine_of(architecture, local, kind)
     assert type(engine) is kind
     tasks = tasks_for(architecture, sizes)
     for epochs in (1, 2):
@@ -99,13 +121,22 @@ def test_equal_to_a_bare_loop(case, settings):
         assert (got - expected).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize(("name", "batch"), [("softmax", 8), ("mlp", 8), ("cnn", 8), ("cnn", 16)])
-def test_equal_after_every_single_step(name, batch):
+@pytest.mark.parametrize(
+    ("name", "batch", "kind"),
+    [
+        ("softmax", 8, MlpEngine),
+        ("mlp", 8, MlpEngine),
+        ("cnn", 8, COMPILED),
+        ("cnn", 8, CnnEngine),
+        ("cnn", 16, CnnEngine),
+    ],
+)
+def test_equal_after_every_single_step(name, batch, kind):
     """One more batch each time: the engines agree after 1, 2, 3, ... steps."""
     architecture = Architecture(name, (1, 28, 28) if name == "cnn" else (1, 8, 8), 10)
     local = LocalTraining(learning_rate=0.1, batch=batch, momentum=0.5, weight_decay=0.001)
     start = torch.from_numpy(initial_model(architecture, seed=3))
-    engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
+    engine = engine_of(architecture, local, kind)
     for count in range(batch, 9 * batch, batch):
         (task,) = tasks_for(architecture, [count])
         got = train(engine, start, [task], 1)[0]
@@ -115,9 +146,9 @@ def test_equal_after_every_single_step(name, batch):
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_a_client_has_the_same_bits_in_any_company(case, settings):
-    architecture, sizes, _ = CASES[case]
+    architecture, sizes, kind = CASES[case]
     start = torch.from_numpy(initial_model(architecture, seed=3))
-    engine = engine_for(architecture.build(), LocalTraining(**settings), seed=SEED, shape=architecture.shape)
+    engine = engine_of(architecture, LocalTraining(**settings), kind)
     tasks = tasks_for(architecture, sizes)
     together = train(engine, start, tasks)
     alone = torch.cat([train(engine, start, [task]) for task in tasks_for(architecture, sizes)])
@@ -190,11 +221,12 @@ def test_dropout_draws_by_address():
 def test_two_ways_to_compute_a_cnn(batch, examples, kind):
     architecture = Architecture("cnn", (1, 28, 28), 10)
     local = LocalTraining(batch=batch)
-    engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
+    engine = engine_of(architecture, local, CnnEngine)
     assert type(engine.network_for(examples)) is kind
 
 
-def test_a_cnn_on_images_that_are_mostly_one_colour():
+@pytest.mark.parametrize("kind", [COMPILED, CnnEngine])
+def test_a_cnn_on_images_that_are_mostly_one_colour(kind):
     """Of equal pixels in a pool the first counts, so such images tell which way gradients go."""
     architecture = Architecture("cnn", (1, 28, 28), 10)
     local = LocalTraining(learning_rate=0.05)
@@ -202,7 +234,7 @@ def test_a_cnn_on_images_that_are_mostly_one_colour():
     tasks = tasks_for(architecture, [130, 64])
     for task in tasks:
         task.x.mul_(task.x > 0.9).round_()
-    engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
+    engine = engine_of(architecture, local, kind)
     expected = torch.stack([bare_loop(architecture, local, start, task, 2) for task in tasks])
     assert (train(engine, start, tasks) - expected).abs().max() < 1e-6
 

@@ -175,6 +175,7 @@ class CompiledCnnEngine:
 
     def _trained(self, start: Tensor, task: Task, round: int, epochs: int) -> bool:
         network = self._network
+        network.weights.zero_()  # what fills up the vectors may not be 0 after a failure
         write(network.as_torch, start)
         velocities = torch.zeros_like(network.weights) if self._local.momentum else None
         drawn = orders(self._seed, round, task.client, count=len(task.y), epochs=epochs)
