@@ -26,7 +26,7 @@ struct network {
     float *weights, *gradients;
     float *input[MOST_LAYERS + 1]; /* of each layer for all examples in a chunk; the last are the logits */
     float *error[MOST_LAYERS + 1]; /* the gradients of the inputs: of a chunk, in convolutions of a group */
-    float *forward[MOST_LAYERS];   /* weights with the outputs innermost */
+    float *forward[MOST_LAYERS];   /* weights with the outputs innermost, after the first layer packed */
     uint8_t *largest[MOST_LAYERS]; /* which of four pixels is the maximum */
     float *rows, *turned, *masked;
     struct error *list;
@@ -100,14 +100,10 @@ static float *outputs_of(const struct network *n, float *const *arrays, int64_t 
     return arrays[layer + 1] + example * in_size(next) + (next->above * next->width + next->beside) * next->channels;
 }
 
-/* Write weights [outputs][inputs] as [inputs][outputs]. */
-ALONE void turn_weights(struct network *n) {
+ALONE void pack_weights(struct network *n) {
     for (int64_t i = 1; i < n->count; i++) {
         const struct layer *l = &n->layers[i];
-        int64_t inputs = l->rows * l->columns * l->channels, step = whole(l->outputs);
-        const float *weight = n->weights + l->weight;
-        for (int64_t in = 0; in < inputs; in++)
-            for (int64_t out = 0; out < l->outputs; out++) n->forward[i][in * step + out] = weight[out * inputs + in];
+        pack(n->forward[i], n->weights + l->weight, l->outputs, l->rows * l->columns * l->channels);
     }
     n->forward[0] = n->weights + n->layers[0].weight;
 }
@@ -121,13 +117,13 @@ ALONE vec pool_rows(const struct layer *l, const float *row, float *out, uint8_t
             vec most = load(row + v);
             vec others[3] = {load(row + v + step), load(row + v + below), load(row + v + below + step)};
             ints place = {0};
-            check += (most + others[0] + (others[1] + others[2])) * 0;
+            check += (most + others[0] + (others[1] + others[2])) * 0.0f;
             for (int i = 0; i < 3; i++) {
                 ints more = others[i] > most;
                 most = choose(more, others[i], most);
                 place = (more & (i + 1)) | (~more & place);
             }
-            store(out, l->relu ? choose(most > 0, most, (vec){0}) : most);
+            store(out, l->relu ? choose(most > 0.0f, most, (vec){0}) : most);
             *(unaligned_bytes *)largest = __builtin_convertvector(place, bytes);
         }
     return check;
@@ -137,8 +133,8 @@ static vec relu_row(const struct layer *l, const float *row, float *out) {
     vec check = {0};
     for (int64_t i = 0; i < cell_width(l) * whole(l->outputs); i += LANES) {
         vec value = load(row + i);
-        check += value * 0;
-        store(out + i, l->relu ? choose(value > 0, value, (vec){0}) : value);
+        check += value * 0.0f;
+        store(out + i, l->relu ? choose(value > 0.0f, value, (vec){0}) : value);
     }
     return check;
 }
@@ -150,7 +146,7 @@ ALONE vec convolve(struct network *n, int64_t layer, int64_t example) {
     struct product a = {
         .first = n->weights + l->bias, .in = n->input[layer] + example * in_size(l), .weight = n->forward[layer],
         .out_step = step, .step = l->channels, .line = l->width * l->channels, .rows = l->rows,
-        .length = l->columns * l->channels, .weight_step = step,
+        .length = l->columns * l->channels, .weight_step = step, .packed = layer > 0,
     };
     float *out = outputs_of(n, n->input, layer, example, &out_line);
     uint8_t *largest = n->largest[layer] + example * out_size(l);
@@ -177,7 +173,7 @@ ALONE void mask_errors(struct network *n, int64_t layer, int64_t example, const 
         for (int64_t y = 0; y < cell_height(l); y++)
             for (int64_t x = 0; x < cell_width(l); x++, to += step) {
                 vec e = load(error + y * error_line + x * step + v);
-                if (l->relu) e = choose(load(out + y * line + x * step + v) > 0, e, (vec){0});
+                if (l->relu) e = choose(load(out + y * line + x * step + v) > 0.0f, e, (vec){0});
                 sum += e;
                 store(to, e);
             }
@@ -263,7 +259,7 @@ ALONE void linear_forward(struct network *n, int64_t layer, int64_t count) {
     int64_t step = whole(l->outputs);
     product(&(struct product){.out = n->input[layer + 1], .out_step = step, .first = n->weights + l->bias,
                 .in = n->input[layer], .step = l->channels, .rows = 1, .length = l->channels,
-                .weight = n->forward[layer], .weight_step = step},
+                .weight = n->forward[layer], .packed = 1},
             count, step / LANES);
     float *out = n->input[layer + 1];
     for (int64_t i = 0; l->relu && i < count * step; i++) out[i] = out[i] <= 0 ? 0 : out[i];
@@ -372,7 +368,7 @@ int cnn_train(const struct layer *layers, int64_t count, int64_t convolutions, i
         size = examples - begin < batch ? examples - begin : batch;
         float check = 0;
         memset(n.gradients, 0, 4 * parameters);
-        turn_weights(&n);
+        pack_weights(&n);
         for (int64_t i = 0; i < size; i += chunk)
             check += chunk_gradients(&n, x, y, order + begin + i, size - i < chunk ? size - i : chunk, size);
         check += descend(&n, velocities, rate, momentum, decay);

@@ -19,8 +19,13 @@ typedef float unaligned_vec __attribute__((vector_size(4 * LANES), aligned(4), m
 typedef uint8_t unaligned_bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
+#if defined __clang__
+#define UNROLL _Pragma("unroll")
+#define TWICE _Pragma("unroll 2")
+#else
 #define UNROLL _Pragma("GCC unroll 32")
 #define TWICE _Pragma("GCC unroll 2")
+#endif
 /* Numbers are read again in every round of a loop, which costs nothing as part of a multiplication, and
    addresses are computed again; otherwise compilers keep both in registers, of which there are too few. */
 #define FORGET_NUMBERS __asm__ volatile("" ::: "memory")
@@ -50,6 +55,7 @@ struct product {
     float *out;
     const float *first, *in, *weight; /* first may be null, for zeros */
     int64_t out_step, first_step, step, line, rows, length, weight_step;
+    int packed; /* the weights of each block of channels are contiguous, as pack writes them */
 };
 
 /* A block of the output: some positions and one or two vectors. */
@@ -59,8 +65,9 @@ struct block {
 };
 
 INLINE void product_block(const struct product *a, const struct block *b, int64_t step, int positions, int vectors) {
-    int64_t line = a->line, length = a->length, weight_step = a->weight_step;
-    const float *first = a->first + b->position * a->first_step + b->channel, *weight = a->weight + b->channel;
+    int64_t line = a->line, length = a->length, weight_step = a->packed ? vectors * LANES : a->weight_step;
+    const float *first = a->first + b->position * a->first_step + b->channel;
+    const float *weight = a->weight + b->channel * (a->packed ? a->rows * length : 1);
     const float *in = a->in + b->position * step;
     vec sum[MOST_POSITIONS][2];
     UNROLL for (int p = 0; p < positions; p++)
@@ -115,6 +122,16 @@ static void product(const struct product *a, int64_t positions, int64_t vectors)
             b.positions = b.vectors == 1 ? piece(left, MOST_POSITIONS) : piece(left, MOST_POSITIONS / 2);
             blocks(a, &b);
         }
+    }
+}
+
+/* Write weights [outputs][inputs] as [pairs of vectors of outputs][inputs][outputs in the pair]. */
+static void pack(float *to, const float *weight, int64_t outputs, int64_t inputs) {
+    int64_t whole = (outputs + LANES - 1) / LANES * LANES;
+    for (int64_t first = 0; first < whole; first += 2 * LANES) {
+        int64_t wide = whole - first > LANES ? 2 * LANES : LANES, used = outputs - first < wide ? outputs - first : wide;
+        for (int64_t in = 0; in < inputs; in++, to += wide)
+            for (int64_t out = 0; out < used; out++) to[out] = weight[(first + out) * inputs + in];
     }
 }
 
