@@ -11,7 +11,7 @@ from fedcrab import native
 from fedcrab.errors import ConfigError
 from fedcrab.simulate.engines import cnn_compiled, one_thread
 from fedcrab.simulate.engines.cnn import ChannelsLast, CnnEngine, rewritten
-from fedcrab.simulate.engines.cnn_compiled import MOST_LAYERS, CompiledCnnEngine, compiled
+from fedcrab.simulate.engines.cnn_compiled import MOST_LAYERS, CompiledCnnEngine, compiled, compiled_is_faster
 from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
 from fedcrab.simulate.models import read
 
@@ -53,10 +53,12 @@ NETWORKS = {
         conv(1, 6, 5, padding=2), relu(), pool(), conv(6, 16, 5, padding=(1, 2)), relu(), pool()
     ),
     "odd sizes": lambda: sequence(
-        conv(3, 6, 4, padding=(1, 0)), relu(), pool(), conv(6, 7, (2, 3), padding=1), pool(), shape=(3, 15, 18)
+        *(conv(3, 6, 4, padding=(1, 0)), relu(), pool(), conv(6, 7, (2, 3), padding=1), pool()),
+        shape=(3, 15, 18),
     ),
     "many channels": lambda: sequence(
-        conv(3, 40, 3, padding=1), relu(), conv(40, 33, 3), relu(), pool(), conv(33, 17, 1), relu(), shape=(3, 12, 9)
+        *(conv(3, 40, 3, padding=1), relu(), conv(40, 33, 3), relu(), pool(), conv(33, 17, 1), relu()),
+        shape=(3, 12, 9),
     ),
     "16, 32 and 64 channels": lambda: sequence(
         *(conv(1, 16, 3, padding=1), relu(), pool(), conv(16, 32, 3, padding=1), relu(), pool()),
@@ -143,6 +145,20 @@ def test_declined(name, library):
     assert compiled(library, rewritten(module), shape) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "fewest_lanes"), [("one convolution", 4), ("no ReLU", 99), ("never pooled", 16), ("padded", 4)]
+)
+def test_the_last_gradients_must_be_sparse(name, fewest_lanes, library):
+    module, _ = NETWORKS[name]()
+    assert compiled_is_faster(library, rewritten(module)) == (library.cnn_lanes() >= fewest_lanes)
+
+
+def test_large_kernels_between_many_channels_are_for_spectra(library):
+    for channels, size, faster in [(16, 5, True), (200, 5, False), (200, 3, True)]:
+        module, _ = sequence(conv(1, channels, 5), relu(), pool(), conv(channels, 32, size), relu(), pool())
+        assert compiled_is_faster(library, rewritten(module)) == faster
+
+
 def test_large_images_are_trained_in_smaller_chunks_or_declined(library, monkeypatch):
     module, shape = NETWORKS["padded"]()
     for floats, fits in [(200_000, True), (60_000, True), (10_000, False)]:
@@ -150,7 +166,10 @@ def test_large_images_are_trained_in_smaller_chunks_or_declined(library, monkeyp
         network = compiled(library, rewritten(module), shape)
         assert (network is not None) == fits
         if network is not None:
-            engine, tasks = CompiledCnnEngine(network, Unused(), LOCAL, seed=SEED), tasks_for(module, shape, [43])
+            engine, tasks = (
+                CompiledCnnEngine(network, Unused(), LOCAL, seed=SEED),
+                tasks_for(module, shape, [43]),
+            )
             start = read(list(module.parameters()))
             expected = updates(PlainEngine(module, LOCAL, seed=SEED), start, tasks).clone()
             assert (updates(engine, start, tasks) - expected).abs().max() < 1e-6

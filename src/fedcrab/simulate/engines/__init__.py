@@ -18,7 +18,7 @@ from fedcrab.simulate.engines.cnn import (
     rewritten,
     takes_channels_last,
 )
-from fedcrab.simulate.engines.cnn_compiled import CompiledCnnEngine, compiled
+from fedcrab.simulate.engines.cnn_compiled import CompiledCnnEngine, compiled, compiled_is_faster
 from fedcrab.simulate.engines.mlp import MlpEngine, layers_of
 from fedcrab.simulate.engines.plain import Engine, LocalTraining, PlainEngine
 from fedcrab.simulate.machine import Workplace
@@ -48,7 +48,9 @@ def engine_for(
         engine = CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
         library = native.library()
         in_c = compiled(library, network, shape) if library is not None else None
-        return CompiledCnnEngine(in_c, engine, local, seed=seed) if in_c is not None else engine
+        if library is None or in_c is None or not compiled_is_faster(library, network):
+            return engine
+        return CompiledCnnEngine(in_c, engine, local, seed=seed)
     if takes_channels_last(module):
         return PlainEngine(in_channels_last(module), local, seed=seed, arranged=channels_last)
     return PlainEngine(module, local, seed=seed)

@@ -1,8 +1,8 @@
 """Small CNNs in compiled code, one client after the other.
 
 ``fedcrab/native/cnn.c`` computes the same steps as the plain loop: convolutions of stride 1, each with or
-without ReLU and 2 × 2 pooling, then linear layers with ReLU between. It uses only those gradients that are not
-0, so it stops when a number is not finite; the client is then trained again by the engine for other CNNs.
+without ReLU and 2 × 2 pooling, then linear layers with ReLU between. It uses only those gradients that are
+not 0, so it stops when a number is not finite; the client is then trained again by the engine for other CNNs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -25,16 +26,20 @@ PATTERN = re.compile("(cp?r?)+fl(rl)*")
 MOST_LAYERS = 16  # as in cnn.c
 CHUNKS = (32, 8, 1)  # examples whose activations are in memory together
 MOST_FLOATS = 1 << 23  # of workspace
+LARGE_KERNEL, MANY_CHANNELS = 25, 128  # pixels; pairs of channels per number in a vector
 ALIGNED = 16  # numbers; every weight begins a line of the cache
+
+
+NUMBERS = (
+    *("height", "width", "channels", "rows", "columns", "outputs", "pooled", "relu", "above", "beside"),
+    *("weight", "bias", "has_bias"),
+)
 
 
 class Layer(ctypes.Structure):
     """A convolution, or a linear layer as one on a single pixel, as in cnn.c."""
 
-    _fields_ = [
-        (name, ctypes.c_int64)
-        for name in "height width channels rows columns outputs pooled relu above beside".split()
-    ] + [(name, ctypes.c_int64) for name in ("weight", "bias", "has_bias")]  # fmt: skip
+    _fields_ = tuple((name, ctypes.c_int64) for name in NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,10 @@ class Place:
         return part.view(self.sizes)[..., : self.used].permute(self.order)
 
 
+def _integers(*numbers: int) -> tuple[ctypes.c_int64, ...]:
+    return tuple(ctypes.c_int64(number) for number in numbers)
+
+
 class CompiledCnn:
     """A CNN as cnn.c needs it: its sizes, one array of parameters, and a workspace."""
 
@@ -60,44 +69,44 @@ class CompiledCnn:
         self._places: list[Place] = []
         layers = list(self._layers(network, shapes))
         convolutions = sum(isinstance(step, nn.Conv2d) for step in network)
-        sizes = [(Layer * len(layers))(*layers), len(layers), convolutions, self._size]
+        self._sizes = ((Layer * len(layers))(*layers), *_integers(len(layers), convolutions, self._size))
         self.shape = (shapes[0][2], *shapes[0][:2])
         self.weights = torch.zeros(self._size)
         self.as_torch = [place.view(self.weights) for place in self._places]
         library.cnn_workspace.restype = ctypes.c_int64
-        floats = {n: library.cnn_workspace(sizes[0], *map(ctypes.c_int64, (*sizes[1:], n))) for n in CHUNKS}
-        self.fits = floats[CHUNKS[-1]] <= MOST_FLOATS
-        chunk = next((n for n in CHUNKS if floats[n] <= MOST_FLOATS), CHUNKS[-1])
-        self._sizes = (sizes[0], *map(ctypes.c_int64, (*sizes[1:], chunk)))
-        self._workspace = torch.zeros(floats[chunk] if self.fits else 0)
+        floats = {chunk: library.cnn_workspace(*self._sizes, *_integers(chunk)) for chunk in CHUNKS}
+        self._chunk = next((chunk for chunk in CHUNKS if floats[chunk] <= MOST_FLOATS), 0)
+        self._workspace = torch.zeros(floats[self._chunk] if self._chunk else 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the workspace for one example is small enough."""
+        return self._chunk > 0
 
     def epoch(self, task: Task, order: Tensor, local: LocalTraining, velocities: Tensor | None) -> bool:
         """Train one epoch in place; return False if a number is not finite or a label is not a class."""
         arrays = (self.weights, velocities, self._workspace, task.x, task.y, order)
-        rates = (local.learning_rate, local.momentum, local.weight_decay)
-        failed = self._library.cnn_train(
-            *self._sizes,
-            *(ctypes.c_void_p(None if array is None else array.data_ptr()) for array in arrays),
-            ctypes.c_int64(len(order)),
-            ctypes.c_int64(min(local.batch, len(order))),
-            *map(ctypes.c_float, rates),
+        pointers = (ctypes.c_void_p(None if array is None else array.data_ptr()) for array in arrays)
+        counts = _integers(len(order), min(local.batch, len(order)))
+        rates = map(ctypes.c_float, (local.learning_rate, local.momentum, local.weight_decay))
+        failed: int = self._library.cnn_train(
+            *self._sizes, *_integers(self._chunk), *pointers, *counts, *rates
         )
         return failed == 0
 
     def _layers(self, network: nn.Sequential, shapes: Sequence[Shape]) -> Iterator[Layer]:
         """Yield the sizes of each layer with weights, and reserve the places of its parameters."""
-        for place, step in enumerate(network):
-            after = network[place + 1 : place + 3]
+        steps = list(network)
+        for place, step in enumerate(steps):
+            after = steps[place + 1 : place + 3]
             if isinstance(step, nn.Conv2d):
                 pooled = isinstance(after[0], nn.MaxPool2d)
                 relu = isinstance(after[pooled], nn.ReLU)
                 yield self._convolution(step, shapes[place], first=place == 0, pooled=pooled, relu=relu)
             elif isinstance(step, nn.Linear):
-                yield self._linear(step, shapes[place - 1], relu=len(after) > 0)
+                yield self._linear(step, shapes[place - 1], relu=bool(after))
 
-    def _convolution(
-        self, step: nn.Conv2d, given: Shape, *, first: bool, pooled: bool, relu: bool
-    ) -> Layer:
+    def _convolution(self, step: nn.Conv2d, given: Shape, *, first: bool, pooled: bool, relu: bool) -> Layer:
         """In the first layer, the outputs are innermost in memory, in others the inputs."""
         (height, width, inputs), (above, beside) = given, padding_of(step)
         outputs, _, rows, columns = step.weight.shape
@@ -145,6 +154,23 @@ def compiled(library: ctypes.CDLL, network: nn.Sequential, shape: Sequence[int])
         return None
     made = CompiledCnn(library, network, shapes)
     return made if made.fits else None
+
+
+def compiled_is_faster(library: ctypes.CDLL, network: nn.Sequential) -> bool:
+    """Return whether compiled code trains a CNN that it supports faster than torch does, as measured.
+
+    Its backward pass gains from gradients that are 0, so each later convolution must be followed by pooling;
+    with vectors of 16 numbers, ReLU is enough. Spectra win when a large kernel connects many channels.
+    """
+    lanes = int(library.cnn_lanes())
+    pairs = [(step, after) for step, after in pairwise(network) if isinstance(step, nn.Conv2d)]
+    for step, after in pairs[1:]:
+        if not isinstance(after, nn.MaxPool2d) and not (lanes >= 16 and isinstance(after, nn.ReLU)):
+            return False
+        outputs, inputs, rows, columns = step.weight.shape
+        if rows * columns >= LARGE_KERNEL and inputs * outputs > MANY_CHANNELS * lanes:
+            return False
+    return True
 
 
 class CompiledCnnEngine:
