@@ -11,6 +11,7 @@ from fedcrab.seeds import rng_for
 from fedcrab.simulate import engines
 from fedcrab.simulate.engines import engine_for, one_thread
 from fedcrab.simulate.engines.cnn import BatchLast, ChannelsLast, CnnEngine, rewritten, takes_channels_last
+from fedcrab.simulate.engines.cnn_compiled import CompiledCnnEngine
 from fedcrab.simulate.engines.mlp import MlpEngine, equal_batches
 from fedcrab.simulate.engines.mlp_compiled import CompiledMlpEngine
 from fedcrab.simulate.engines.plain import LocalTraining, PlainEngine, Task
@@ -49,7 +50,7 @@ def single():
         yield
 
 
-COMPILED = {MlpEngine: CompiledMlpEngine}
+COMPILED = {MlpEngine: CompiledMlpEngine, CnnEngine: CompiledCnnEngine}
 
 
 @pytest.fixture(params=["without kernels", "with kernels"])
@@ -103,7 +104,7 @@ def train(engine, start, tasks, epochs=2):
 @pytest.mark.parametrize("case", CASES)
 def test_equal_to_a_bare_loop(case, settings, kernels):
     architecture, sizes, kind = CASES[case]
-    if kernels and not settings:
+    if kernels and (kind is CnnEngine or not settings):
         kind = COMPILED.get(kind, kind)
     local = LocalTraining(learning_rate=0.05, **settings)
     start = torch.from_numpy(initial_model(architecture, seed=3))
@@ -211,14 +212,15 @@ def test_dropout_draws_by_address():
         (15, 600, ChannelsLast),
     ],
 )
-def test_two_ways_to_compute_a_cnn(batch, examples, kind):
+def test_two_ways_to_compute_a_cnn_in_torch(batch, examples, kind, monkeypatch):
+    monkeypatch.setattr(engines, "library", lambda: None)
     architecture = Architecture("cnn", (1, 28, 28), 10)
     local = LocalTraining(batch=batch)
     engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
     assert type(engine.network_for(examples)) is kind
 
 
-def test_a_cnn_on_images_that_are_mostly_one_colour():
+def test_a_cnn_on_images_that_are_mostly_one_colour(kernels):
     """Of equal pixels in a pool the first counts, so such images tell which way gradients go."""
     architecture = Architecture("cnn", (1, 28, 28), 10)
     local = LocalTraining(learning_rate=0.05)

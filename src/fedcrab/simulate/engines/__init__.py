@@ -18,6 +18,7 @@ from fedcrab.simulate.engines.cnn import (
     rewritten,
     takes_channels_last,
 )
+from fedcrab.simulate.engines.cnn_compiled import CompiledCnnEngine, compiled, compiled_is_faster
 from fedcrab.simulate.engines.mlp import MlpEngine, layers_of
 from fedcrab.simulate.engines.mlp_compiled import CompiledMlpEngine
 from fedcrab.simulate.engines.plain import Engine, LocalTraining, PlainEngine
@@ -40,14 +41,18 @@ def engine_for(
     workplace = workplace or Workplace()
     if workplace.device != "cpu":
         return PlainEngine(module, local, seed=seed, device=workplace.device)
-    layers = layers_of(module)
+    layers, kernels = layers_of(module), library()
     if layers is not None:
-        if (kernels := library()) and not local.momentum and not local.weight_decay:
+        if kernels and not local.momentum and not local.weight_decay:
             return CompiledMlpEngine(kernels, layers, local, seed=seed, cache_bytes=workplace.cache_bytes)
         return MlpEngine(layers, local, seed=seed, cache_bytes=workplace.cache_bytes)
     network = rewritten(module)
     if network is not None:
-        return CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
+        engine = CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
+        in_c = compiled(kernels, network, shape) if kernels else None
+        if kernels is None or in_c is None or not compiled_is_faster(kernels, network):
+            return engine
+        return CompiledCnnEngine(in_c, engine, local, seed=seed)
     if takes_channels_last(module):
         return PlainEngine(in_channels_last(module), local, seed=seed, arranged=channels_last)
     return PlainEngine(module, local, seed=seed)

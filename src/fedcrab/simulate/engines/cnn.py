@@ -66,16 +66,21 @@ PATTERN = re.compile("(cp?r?){2,}fl(rl)*")
 
 def batch_last(network: nn.Sequential, shape: Sequence[int]) -> BatchLast | None:
     """Return a rewritten CNN for examples of a shape, or None if that is impossible or not faster."""
-    kinds = "".join(LETTERS[type(step)] for step in network)
-    if not PATTERN.fullmatch(kinds) or not all(map(_plain, network)):
+    if not follows(network, PATTERN):
         return None
-    shapes = _shapes(network, shape)
+    shapes = input_shapes(network, shape)
     if shapes is None or not all(
         fourier_is_faster(step, given) for step, given in _convolutions(network, shapes)[1:]
     ):
         return None
     first, given = _convolutions(network, shapes)[0]
     return BatchLast(UnfoldedConvolution(first, given), list(_after(network, shapes)))
+
+
+def follows(network: nn.Sequential, pattern: re.Pattern[str]) -> bool:
+    """Return whether the layers have this order, in LETTERS, and no settings that are not supported."""
+    kinds = "".join(LETTERS[type(step)] for step in network)
+    return pattern.fullmatch(kinds) is not None and all(map(_plain, network))
 
 
 def _plain(step: nn.Module) -> bool:
@@ -89,7 +94,7 @@ def _plain(step: nn.Module) -> bool:
     return not isinstance(step, nn.Flatten) or (step.start_dim, step.end_dim) == (1, -1)
 
 
-def _shapes(network: nn.Sequential, shape: Sequence[int]) -> list[Shape] | None:
+def input_shapes(network: nn.Sequential, shape: Sequence[int]) -> list[Shape] | None:
     """Return the input shape of each layer, 1 × 1 pixels after flattening; None if such examples do not fit.
 
     The module itself will report the error when it is used.

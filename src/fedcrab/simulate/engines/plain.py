@@ -3,9 +3,9 @@
 SGD works on a list of tensors, with a few fused calls per step and no optimiser object. The arithmetic is
 that of ``torch.optim.SGD``, whose import alone costs a worker a second or two.
 
-This file also has the settings of local training, the batches, and the interface of an engine. Three engines
-do the same arithmetic: ``plain`` for any module, ``mlp`` for linear layers, ``cnn`` for small CNNs. Each
-client's result depends only on (seed, round, client, start, its examples).
+This file also has the settings of local training, the batches, and the interface of an engine. The engines
+do the same arithmetic: ``plain`` for any module, ``mlp`` for linear layers, ``cnn`` and ``cnn_compiled`` for
+small CNNs. Each client's result depends only on (seed, round, client, start, its examples).
 """
 
 from __future__ import annotations
