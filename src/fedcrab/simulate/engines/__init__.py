@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from fedcrab import native
+from fedcrab.native import library
 from fedcrab.simulate.engines.cnn import (
     ChannelsLast,
     CnnEngine,
@@ -46,9 +46,9 @@ def engine_for(
     network = rewritten(module)
     if network is not None:
         engine = CnnEngine(ChannelsLast(network), batch_last(network, shape), local, seed=seed)
-        library = native.library()
-        in_c = compiled(library, network, shape) if library is not None else None
-        if library is None or in_c is None or not compiled_is_faster(library, network):
+        kernels = library()
+        in_c = compiled(kernels, network, shape) if kernels is not None else None
+        if kernels is None or in_c is None or not compiled_is_faster(kernels, network):
             return engine
         return CompiledCnnEngine(in_c, engine, local, seed=seed)
     if takes_channels_last(module):
