@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,33 +45,46 @@ class CompileKernels(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def compile_kernels() -> None:
-    """Make the libraries that are missing or older than their sources."""
+    """Make the libraries that are missing, or were made from other sources."""
     sources, headers = sorted(NATIVE.glob("*.c")), sorted(NATIVE.glob("*.h"))
-    newest = max(path.stat().st_mtime for path in [*sources, *headers, Path(__file__)])
     found = hashlib.sha256(b"".join(path.read_bytes() for path in [*sources, *headers])).hexdigest()
     levels = LEVELS if platform.machine().lower() in ("x86_64", "amd64") else {"portable": []}
-    for level, flags in levels.items():
-        library = NATIVE / f"{level}.so"
-        if not library.exists() or library.stat().st_mtime < newest:
-            _compile(sources, library, level, [*flags, f'-DSOURCES="{found}"'])
+    old = [name for name in levels if not _current(NATIVE / f"{name}.so", found)]
+    with (
+        ThreadPoolExecutor(os.cpu_count()) as beside,
+        tempfile.TemporaryDirectory(prefix=".build", dir=NATIVE) as folder,
+    ):
+        objects = {
+            name: [
+                beside.submit(_compile, source, name, levels[name], found, Path(folder)) for source in sources
+            ]
+            for name in old
+        }
+        for name, compiled in objects.items():
+            made = Path(folder) / f"{name}.so"
+            _run("-shared", *(str(each.result()) for each in compiled), "-lm", "-o", str(made))
+            made.replace(NATIVE / made.name)  # whole or absent
 
 
-def _compile(sources: list[Path], library: Path, level: str, flags: list[str]) -> None:
-    """Compile for one level; the library appears whole or not at all."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    with tempfile.TemporaryDirectory(dir=NATIVE, prefix=".build") as folder:
-        objects = [Path(folder) / f"{source.stem}.o" for source in sources]
-        for source, target in zip(sources, objects, strict=True):
-            own = flags[-1:] if source.name == "cpu.c" else flags  # cpu.c runs everywhere
-            contract = "fast" if source.name in FUSED else "off"
-            options = [*FLAGS, *own, f"-DLEVEL_{level}", f"-ffp-contract={contract}"]
-            _run([*compiler, *options, "-c", str(source), "-o", str(target)])
-        made = Path(folder) / library.name
-        _run([*compiler, "-shared", *map(str, objects), "-lm", "-o", str(made)])
-        made.replace(library)
+def _current(library: Path, found: str) -> bool:
+    """Return whether a library was made from these sources, by this version of this file."""
+    if not library.exists() or library.stat().st_mtime < Path(__file__).stat().st_mtime:
+        return False
+    return found.encode() in library.read_bytes()
 
 
-def _run(command: list[str]) -> None:
+def _compile(source: Path, level: str, flags: list[str], found: str, folder: Path) -> Path:
+    """Return the object file of a source for one level; ``cpu.c`` must run on every processor."""
+    target = folder / f"{level}-{source.stem}.o"
+    own = [f'-DSOURCES="{found}"'] if source.name == "cpu.c" else flags
+    contract = "fast" if source.name in FUSED else "off"
+    options = [*FLAGS, *own, f"-DLEVEL_{level}", f"-ffp-contract={contract}"]
+    _run(*options, "-c", str(source), "-o", str(target))
+    return target
+
+
+def _run(*arguments: str) -> None:
+    command = [*shlex.split(os.environ.get("CC", "cc")), *arguments]
     subprocess.run(command, check=True, stdout=sys.stderr)  # noqa: S603
 
 
