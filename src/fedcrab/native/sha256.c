@@ -54,8 +54,36 @@ static const uint32_t K[64] = {
 #include "sha256_lanes.h"
 #endif
 
+#define TURN(x, n) ((x) >> (n) | (x) << (32 - (n)))
+
+/* Add blocks to one state: faster than in lanes of which only one has a message. */
+static void add_blocks_1(uint32_t *state, const uint8_t *data, size_t blocks) {
+    uint32_t s[8], w[64];
+    memcpy(s, state, sizeof s);
+    for (; blocks; blocks--, data += BLOCK) {
+        uint32_t a = s[0], b = s[1], c = s[2], d = s[3], e = s[4], f = s[5], g = s[6], h = s[7];
+        for (int t = 0; t < 16; t++)
+            w[t] = (uint32_t)data[4 * t] << 24 | data[4 * t + 1] << 16 | data[4 * t + 2] << 8 | data[4 * t + 3];
+        for (int t = 16; t < 64; t++)
+            w[t] = w[t - 16] + (TURN(w[t - 15], 7) ^ TURN(w[t - 15], 18) ^ w[t - 15] >> 3) + w[t - 7] +
+                   (TURN(w[t - 2], 17) ^ TURN(w[t - 2], 19) ^ w[t - 2] >> 10);
+#pragma GCC unroll 64
+        for (int t = 0; t < 64; t++) {
+            uint32_t one = h + (TURN(e, 6) ^ TURN(e, 11) ^ TURN(e, 25)) + (g ^ (e & (f ^ g))) + K[t] + w[t];
+            uint32_t two = (TURN(a, 2) ^ TURN(a, 13) ^ TURN(a, 22)) + ((a & b) | (c & (a | b)));
+            h = g, g = f, f = e, e = d + one, d = c, c = b, b = a, a = one + two;
+        }
+        s[0] += a, s[1] += b, s[2] += c, s[3] += d, s[4] += e, s[5] += f, s[6] += g, s[7] += h;
+    }
+    memcpy(state, s, sizeof s);
+}
+
 /* Add the same number of blocks to each of these states. */
 static void add_blocks(const struct job *jobs, size_t count, size_t blocks) {
+    if (count == 1) {
+        add_blocks_1(jobs->state, jobs->data, blocks);
+        return;
+    }
     uint32_t *states[MOST];
     const uint8_t *data[MOST];
     uint32_t unused[8];
@@ -77,7 +105,7 @@ static void add_blocks(const struct job *jobs, size_t count, size_t blocks) {
 }
 
 /* How many jobs to do at once. A block takes 16 lanes 3/2 of the time that it takes 8, and the end of the longest
-   job is done alone, in 8. */
+   job is done alone, in about the same time. */
 static size_t lanes_for(const struct job *jobs, size_t count) {
     size_t total = 0, longest = 0;
     for (size_t i = 0; i < count; i++) {
