@@ -25,6 +25,7 @@ from types import ModuleType
 LONGEST = 1 << 20  # bytes of a request
 COMMANDS = ("fedcrab", "forked-python")
 ENGINES = ("fedcrab.flower", "fedcrab.nvflare")  # no command imports them
+KERNELS = "fedcrab.native."  # compiled libraries, which are not modules
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
@@ -77,7 +78,7 @@ def import_all() -> None:
     import fedcrab
 
     for found in pkgutil.walk_packages(fedcrab.__path__, "fedcrab."):
-        if not found.name.startswith(ENGINES) and not found.name.endswith("__main__"):
+        if not found.name.startswith((*ENGINES, KERNELS)) and not found.name.endswith("__main__"):
             import_module(found.name)
     for lazy in ("matplotlib.pyplot", "sklearn.cluster", "sklearn.datasets"):
         import_module(lazy)
