@@ -411,5 +411,17 @@ def test_a_plan_says_how_to_recover_where_the_clients_are(notes: str, told: str,
     assert last.startswith(told)
 
 
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [("flower", "unfound='10%'"), ("nvflare", """--set 'planned={"unfound": "10%"}'""")],
+)
+def test_a_plan_hands_undetected_attackers_on_to_the_engine(engine: str, told: str, tmp_path: Path) -> None:
+    with History.create(tmp_path / "h", np.zeros(2, np.float32), notes=json.dumps({engine: {}})) as history:
+        for _ in range(2):
+            history.record({str(c): (history.final_model() + 1, 1) for c in range(10)})
+    last = lines_of(fedcrab("plan", "h", "--malicious", "3", "--undetected", "10%", cwd=tmp_path))[-1]
+    assert told in last
+
+
 def test_the_version(tmp_path: Path) -> None:
     assert fedcrab("--version", cwd=tmp_path).stdout.startswith("fedcrab ")

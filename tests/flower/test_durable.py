@@ -9,6 +9,7 @@ from scenes import HASTY, everyone, grid, initial, recorded
 
 from fedcrab import History, HistoryError
 from fedcrab.flower import Recorder
+from torture import forge
 
 
 def rounds(path: Path) -> int:
@@ -59,4 +60,12 @@ def test_a_round_that_cannot_be_written_ends_the_training_and_is_done_again(
     assert rounds(tmp_path / "h") == failing - 1
     whole = recorded(tmp_path / "whole", grid())
     assert [r.digests for r in recorded(tmp_path / "h", grid()).rounds] == [r.digests for r in whole.rounds]
+    assert History.verify(tmp_path / "h") == []
+
+
+def test_a_training_killed_while_it_closes_its_history_is_closed_when_started_again(tmp_path: Path) -> None:
+    contents = recorded(tmp_path / "h", grid()).contents
+    forge.write_head(tmp_path / "h", contents.entries, contents.head, None)  # not sealed yet
+    assert History.verify(tmp_path / "h") != []
+    recorded(tmp_path / "h", grid())
     assert History.verify(tmp_path / "h") == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from flwr.common.constant import HEARTBEAT_INTERVAL_INF
-from loopback import by_app
+from loopback import Loopback, by_app
 from scenes import HASTY, SITES, everyone, grid, initial, recorded
 from siteapp import client
 
@@ -94,3 +94,18 @@ def test_a_history_of_one_kind_of_ids_is_not_gone_on_with_by_another(tmp_path: P
         Recorder(everyone(), tmp_path / "h", patience=HASTY).start(grid(), initial(), num_rounds=2)
     with pytest.raises(FleetError, match="not connected"):
         FlowerFleet(grid(), history, patience=HASTY).train(history.model(0), ["0"], round=0)
+
+
+def test_a_simulation_with_fewer_clients_than_the_training_says_so(tmp_path: Path) -> None:
+    """Clients divide the data by their number: with another number each would train on other examples."""
+
+    def simulated(count: int) -> Loopback:
+        over = grid(sites=[])
+        for site in SITES[:count]:
+            over.state.acknowledge_node_heartbeat(over.connect(site, named=False), HEARTBEAT_INTERVAL_INF)
+        return over
+
+    history = recorded(tmp_path / "h", simulated(8), rounds=1)
+    fleet = FlowerFleet(simulated(6), history, patience=HASTY)
+    with pytest.raises(FleetError, match=r"has 6 clients, and no client 6, 7; .* --federation-config"):
+        fleet.train(history.model(0), history.clients, round=0)

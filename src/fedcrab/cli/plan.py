@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
@@ -119,14 +120,17 @@ def _print_next_step(
     ids = ",".join(f"{c}@{t}" if t and quoted(c) == c else quoted(c) for c, t in start_rounds.items())
     if engine == "flower":
         config = {"mode": "recover", "malicious": ids, "history": history.path.absolute()}
-        config["recovered"] = Path("recovered").absolute()
+        config |= {"recovered": Path("recovered").absolute()} | (
+            {"unfound": undetected} if undetected else {}
+        )
         run_config = " ".join(f"{name}='{value}'" for name, value in config.items())
         print_tables("In a Flower simulation, add the --federation-config of the training to this command.")
         print_next("flwr", "run", ".", "--run-config", run_config, "--stream")
     elif engine == "nvflare":
         command = ("python", "-m", "fedcrab.nvflare", "TRAINING-JOB-FOLDER", "--history")
+        more = ("--set", f"planned={json.dumps({'unfound': undetected})}") if undetected else ()
         where = history.path.absolute()
-        print_next(*command, where, *malicious_words(start_rounds), "--recovered", "recovered")
+        print_next(*command, where, *malicious_words(start_rounds), "--recovered", "recovered", *more)
     elif engine == "own":
         bad = "{" + ", ".join(map(repr, start_rounds)) + "}"
         call = f"fedcrab.recover({str(history.path)!r}, fleet, malicious={bad}, out='recovered')"

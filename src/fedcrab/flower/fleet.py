@@ -34,10 +34,11 @@ from fedcrab.flower.sent_config import RecordedConfig
 from fedcrab.flower.strategy_rule import StrategyRule
 from fedcrab.flower.waiting import Patience, ask_nodes
 from fedcrab.history import History
-from fedcrab.types import ClientId, Rejection, Updates, Vector
+from fedcrab.types import ClientId, Rejection, Updates, Vector, natural
 
 FOREVER = 1e299  # a heartbeat that only the simulation engine sets; a SuperNode cannot ask for it
 NOBODY = ("", "none")  # the owner where there are no accounts
+SIMULATION_STARTS = 30.0  # seconds after which the simulation engine has registered all its clients
 
 
 class Identities:
@@ -185,14 +186,14 @@ class FlowerFleet:
         """Return the nodes of these clients after waiting once; raises FleetError if too few connect."""
         if len(set(clients)) != len(clients):
             raise ConfigError("a client is listed twice in one round")
-        end = time.monotonic() + self._patience.deadline
+        begun = time.monotonic()
         while True:
             here = self._identities.nodes()
             missing = {c for c in clients if c not in here}
             enough = len(clients) - len(missing) >= self._patience.enough(len(clients))
             if not missing - self._given_up and enough:
                 break
-            if time.monotonic() >= end:
+            if time.monotonic() - begun >= self._longest_wait():
                 self._give_up(missing, enough, len(clients))
                 break
             time.sleep(self._patience.poll)
@@ -200,8 +201,19 @@ class FlowerFleet:
         self._check_scheme()
         return {c: here[c] for c in sorted(clients) if c in here}
 
+    def _longest_wait(self) -> float:
+        """Return how many seconds clients may take to connect; a simulation starts all of them at once."""
+        simulated = self._identities.scheme() == "partition"
+        return min(self._patience.deadline, SIMULATION_STARTS) if simulated else self._patience.deadline
+
     def _give_up(self, missing: set[ClientId], enough: bool, asked: int) -> None:
-        names = ", ".join(sorted(missing)[:20])
+        names = ", ".join(sorted(missing, key=natural)[:20])
+        if self._notes.identity == self._identities.scheme() == "partition":
+            raise FleetError(
+                f"this simulation has {len(self._identities.nodes())} clients, and no client {names}; start "
+                "it with as many as the training had: flwr run . --federation-config "
+                '"num-supernodes=..." with the same --run-config'
+            )
         if not enough:
             raise FleetError(
                 f"{len(missing)} of {asked} clients are not connected ({names}); start their SuperNodes with "

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrab.errors import ConfigError
+from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
-from fedcrab.history.chain import LEDGER
+from fedcrab.history.chain import LEDGER, Head
 from fedcrab.history.limits import real
 from fedcrab.history.selection import Selection
 from fedcrab.recording.arrays import ArrayLayout, UpdateBuffers
@@ -192,7 +192,11 @@ class TrainingHistory:
             raise ConfigError(
                 f"{path}: recorded with another model; continue with that one, or choose another path"
             )
-        history = found if found.closed else History.resume(path)
+        if found.closed:
+            _complete_closing(path)
+            history = found
+        else:
+            history = History.resume(path)
         return cls(history, model, evaluate, log=log, head_every=head_every, loss_key=loss_key)
 
     @property
@@ -316,6 +320,15 @@ class TrainingHistory:
         if error is not None:
             self._log(ERROR, "fedcrab: %s", error)
         self.history.release()
+
+
+def _complete_closing(path: Path) -> None:
+    """Seal a closed history whose writer was killed before it could; a sealed one stays as it is."""
+    try:
+        History.resume(path)  # seals it, then refuses: no round can be added
+    except HistoryError:
+        if Head.read(path).ledger is None:
+            raise
 
 
 def _times(began: datetime | None) -> tuple[datetime, datetime]:

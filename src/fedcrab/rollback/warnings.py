@@ -20,9 +20,8 @@ SENTENCES = {
     ),
     "never_selected": (
         "No malicious client was ever selected in a kept round: under evidence 'stored' they have no "
-        "influence at all, however much they moved the model{advice}."
+        "influence at all, however much they moved the model; decide by evidence 'all'."
     ),
-    "advice": "; decide by evidence 'all'",
     "unfound": (
         "The plan allows for up to {count} undetected attackers beyond those named: S is the largest and Φ "
         "the smallest value over every choice of that many clients. Nobody knows who they are, so they take "
@@ -75,9 +74,9 @@ def plan_warnings(
 def _of_the_named(
     history: History, bad: frozenset[ClientId], evidence: str, since: Mapping[ClientId, int]
 ) -> Iterator[str]:
-    if not any(t >= since.get(client, 0) for t in history.kept for client in bad & _selected(history, t)):
-        advice = SENTENCES["advice"] if evidence == "stored" else ""
-        yield SENTENCES["never_selected"].format(advice=advice)
+    selected = (t >= since.get(client, 0) for t in history.kept for client in bad & _selected(history, t))
+    if evidence == "stored" and not any(selected):
+        yield SENTENCES["never_selected"]
     if never := bad - set(history.clients):
         yield SENTENCES["never_let_in"].format(clients=join_ids(never))
 

@@ -1,7 +1,7 @@
 """A residual network of 20 blocks on scikit-learn's digits: 124 tensors, BatchNorm in every block.
 
-The blocks end in tanh: with ReLU, a change of 1e-7 grows to 2e-3 within two epochs of this training, and
-so does rounding.
+Every activation is tanh: with ReLU in the first layer alone, a change of 1e-7 in the first model grows to
+4e-3 in three rounds of this training, and rounding to 2e-4; with tanh the change grows to 2.5e-5.
 """
 
 import torch
@@ -29,7 +29,7 @@ class Net(nn.Module):
         self.last = nn.Linear(width * 4, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(torch.relu(self.first(x)))
+        x = self.blocks(torch.tanh(self.first(x)))
         return self.last(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))
 
 

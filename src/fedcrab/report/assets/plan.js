@@ -140,8 +140,8 @@ function warningsOf(page, malicious, since, evidence, left, replay) {
   const { sentences, caveats, clients, order } = page.facts;
   const warnings = [];
   if (left) warnings.push(fill(sentences.poison_left, left));
-  if (!page.kept.some((t) => selectedIn(page.rounds[t], t, malicious, since))) {
-    warnings.push(fill(sentences.never_selected, { advice: evidence === "stored" ? sentences.advice : "" }));
+  if (evidence === "stored" && !page.kept.some((t) => selectedIn(page.rounds[t], t, malicious, since))) {
+    warnings.push(sentences.never_selected);
   }
   const never = order.filter((client) => malicious.has(client) && !page.tookPart[client]);
   if (never.length) warnings.push(fill(sentences.never_let_in, { clients: never.map((c) => clients[c]).join(", ") }));
