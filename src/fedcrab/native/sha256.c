@@ -54,22 +54,32 @@ static const uint32_t K[64] = {
 #include "sha256_lanes.h"
 #endif
 
+#if MOST >= 8
+#define AHEAD 8
+#define SCHEDULE schedule_8
+#else
+#define AHEAD 4
+#define SCHEDULE schedule_4
+#endif
 #define TURN(x, n) ((x) >> (n) | (x) << (32 - (n)))
 
-/* Add blocks to one state: faster than in lanes of which only one has a message. */
+/* Add blocks to one state, several schedules at a time: faster than in lanes of which only one has a message. */
 static void add_blocks_1(uint32_t *state, const uint8_t *data, size_t blocks) {
-    uint32_t s[8], w[64];
+    uint32_t s[8], w[64][AHEAD];
+    uint8_t last[BLOCK * AHEAD] = {0};
     memcpy(s, state, sizeof s);
-    for (; blocks; blocks--, data += BLOCK) {
+    for (size_t done = 0; done < blocks; done++) {
+        size_t lane = done % AHEAD, left = blocks - done;
+        if (lane == 0 && left >= AHEAD)
+            SCHEDULE(w, data + BLOCK * done);
+        else if (lane == 0) {
+            memcpy(last, data + BLOCK * done, BLOCK * left);
+            SCHEDULE(w, last);
+        }
         uint32_t a = s[0], b = s[1], c = s[2], d = s[3], e = s[4], f = s[5], g = s[6], h = s[7];
-        for (int t = 0; t < 16; t++)
-            w[t] = (uint32_t)data[4 * t] << 24 | data[4 * t + 1] << 16 | data[4 * t + 2] << 8 | data[4 * t + 3];
-        for (int t = 16; t < 64; t++)
-            w[t] = w[t - 16] + (TURN(w[t - 15], 7) ^ TURN(w[t - 15], 18) ^ w[t - 15] >> 3) + w[t - 7] +
-                   (TURN(w[t - 2], 17) ^ TURN(w[t - 2], 19) ^ w[t - 2] >> 10);
 #pragma GCC unroll 64
         for (int t = 0; t < 64; t++) {
-            uint32_t one = h + (TURN(e, 6) ^ TURN(e, 11) ^ TURN(e, 25)) + (g ^ (e & (f ^ g))) + K[t] + w[t];
+            uint32_t one = h + (TURN(e, 6) ^ TURN(e, 11) ^ TURN(e, 25)) + (g ^ (e & (f ^ g))) + w[t][lane];
             uint32_t two = (TURN(a, 2) ^ TURN(a, 13) ^ TURN(a, 22)) + ((a & b) | (c & (a | b)));
             h = g, g = f, f = e, e = d + one, d = c, c = b, b = a, a = one + two;
         }

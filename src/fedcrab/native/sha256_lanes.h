@@ -83,6 +83,22 @@ static inline void NAMED(load)(words w[16], const uint8_t *const data[LANES]) {
 
 #define TURN(x, n) ((x) >> (n) | (x) << (32 - (n)))
 
+/* The constants plus the message schedule of LANES blocks that follow each other, one block in each lane. */
+static inline void NAMED(schedule)(uint32_t scheduled[64][LANES], const uint8_t *from) {
+    words w[64];
+    const uint8_t *data[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        data[lane] = from + BLOCK * lane;
+    NAMED(load)(w, data);
+    for (int t = 16; t < 64; t++)
+        w[t] = w[t - 16] + (TURN(w[t - 15], 7) ^ TURN(w[t - 15], 18) ^ w[t - 15] >> 3) + w[t - 7] +
+               (TURN(w[t - 2], 17) ^ TURN(w[t - 2], 19) ^ w[t - 2] >> 10);
+    for (int t = 0; t < 64; t++) {
+        words sum = w[t] + K[t];
+        memcpy(scheduled[t], &sum, sizeof sum);
+    }
+}
+
 /* One round; the callers rename the eight variables instead of moving them. */
 #define ROUND(a, b, c, d, e, f, g, h, t)                                                                  \
     do {                                                                                                  \
