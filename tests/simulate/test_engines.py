@@ -44,23 +44,36 @@ SETTINGS = [
 ]
 
 
+COMPILED = {MlpEngine: CompiledMlpEngine, CnnEngine: CompiledCnnEngine}
+WITH, WITHOUT = "with kernels", "without kernels"
+
+
+def laws():
+    """Yield every case with every setting, and again if it has compiled kernels."""
+    for case, (_, _, kind) in CASES.items():
+        for settings in SETTINGS:
+            yield case, settings, WITHOUT
+            if kind is CnnEngine or (kind is MlpEngine and not settings):
+                yield case, settings, WITH
+
+
+LAWS = list(laws())
+
+
 @pytest.fixture(autouse=True)
 def single():
     with one_thread():
         yield
 
 
-COMPILED = {MlpEngine: CompiledMlpEngine, CnnEngine: CompiledCnnEngine}
-
-
-@pytest.fixture(params=["without kernels", "with kernels"])
+@pytest.fixture(params=[WITHOUT, WITH])
 def kernels(request, monkeypatch):
     """Whether the compiled kernels are used."""
-    if request.param == "without kernels":
+    if request.param == WITHOUT:
         monkeypatch.setattr(engines, "library", lambda: None)
     elif native.library() is None:
         pytest.skip("the package was built without a C compiler")
-    return request.param == "with kernels"
+    return request.param == WITH
 
 
 def tasks_for(architecture, sizes):
@@ -100,12 +113,11 @@ def train(engine, start, tasks, epochs=2):
     return torch.stack([task.update for task in tasks])
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "settings", "kernels"), LAWS, indirect=["kernels"], ids=str)
 def test_equal_to_a_bare_loop(case, settings, kernels):
     architecture, sizes, kind = CASES[case]
-    if kernels and (kind is CnnEngine or not settings):
-        kind = COMPILED.get(kind, kind)
+    if kernels:
+        kind = COMPILED[kind]
     local = LocalTraining(learning_rate=0.05, **settings)
     start = torch.from_numpy(initial_model(architecture, seed=3))
     engine = engine_for(architecture.build(), local, seed=SEED, shape=architecture.shape)
@@ -137,8 +149,7 @@ def test_equal_after_every_single_step(name, batch, plain_sgd, kernels):
         assert (got - bare_loop(architecture, local, start, task, 1)).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "settings", "kernels"), LAWS, indirect=["kernels"], ids=str)
 def test_a_client_has_the_same_bits_in_any_company(case, settings, kernels):
     architecture, sizes, _ = CASES[case]
     start = torch.from_numpy(initial_model(architecture, seed=3))
