@@ -32,6 +32,7 @@ from fedcrab.simulate.engines.plain import LocalTraining, Task, orders
 from fedcrab.vectors import is_finite
 
 MOST_COLUMNS = 1 << 16  # a column's number has 16 bits
+MOST_NUMBERS = (1 << 31) - 1  # of a batch; they are counted with 32 bits
 MOST_EXAMPLES = 1024  # of a kernel, which then has 4 MB
 NONZERO = 7.5  # the work on a number that is not 0, in multiplications of the dense form per output
 GAIN = 1.2  # the dual form must save a sixth, because its kernel may have to be computed again
@@ -142,7 +143,7 @@ class CompiledMlpEngine:
 
     def _sparse(self, task: Task, x: Tensor) -> Nonzeros | None:
         """Return the examples without zeros, or None if that is more work."""
-        if x.shape[1] > MOST_COLUMNS:
+        if x.shape[1] > MOST_COLUMNS or x.numel() > MOST_NUMBERS:
             return None
         found = self._nonzeros.get(task.held, lambda: self._without_zeros(x))
         return found if len(found.values) == found.count else None
