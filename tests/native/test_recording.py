@@ -1,7 +1,10 @@
 """The kernels that record a round do what numpy and hashlib do."""
 
 import hashlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from ctypes import CDLL
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from fedcrab.history.compact import Packing
 from fedcrab.history.gram import measure
 from fedcrab.history.verify import verify
 from fedcrab.seeds import rng_for
-from fedcrab.sha256 import sha256_in_lanes, sha256_together
+from fedcrab.sha256 import sha256_by_kernels, sha256_together
 from fedcrab.vectors import InMemory, first_equal, weighted_mean
 from native.levels import LIBRARIES, each_level, kernels
 
@@ -27,25 +30,51 @@ def cut(message: bytes, places: list[int]) -> list[bytes]:
     return [message[start:stop] for start, stop in pairwise(edges)]
 
 
+def test_instructions_for_hashes_are_used_where_the_processor_has_them() -> None:
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    for library in LIBRARIES.values():
+        assert bool(library.sha256_instructions(1)) == ("sha_ni" in flags.split())
+
+
+@contextmanager
+def hashing(level: str, instructions: bool) -> Iterator[CDLL]:
+    """The kernels of this level, with SHA instructions where there are any, or without."""
+    library = LIBRARIES[level]
+    library.sha256_instructions(instructions)
+    try:
+        yield library
+    finally:
+        library.sha256_instructions(1)
+
+
+with_and_without = pytest.mark.parametrize("instructions", [True, False], ids=["instructions", "lanes"])
+
+
+@with_and_without
 @each_level
 @given(
     st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 20_000).map(bytes)), max_size=40),
     st.lists(st.integers(0, 20_000), max_size=3),
 )
 def test_digests_are_those_of_hashlib_however_the_messages_are_cut(
-    level: str, messages: list[bytes], places: list[int]
+    level: str, instructions: bool, messages: list[bytes], places: list[int]
 ) -> None:
-    found = sha256_in_lanes(LIBRARIES[level], [cut(message, places) for message in messages])
+    with hashing(level, instructions) as library:
+        found = sha256_by_kernels(library, [cut(message, places) for message in messages])
     assert found == [hashlib.sha256(message).hexdigest() for message in messages]
 
 
+@with_and_without
 @each_level
-@pytest.mark.parametrize("count", [1, 8, 9, 17, 300])
-def test_digests_of_every_length_around_the_edges_of_blocks(level: str, count: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 17, 300])
+def test_digests_of_every_length_around_the_edges_of_blocks(
+    level: str, instructions: bool, count: int
+) -> None:
     messages = [rng_for(count, length).bytes(length) for length in (*range(200), 4095, 4096, 100_000)]
-    for some in (messages[at : at + count] for at in range(0, len(messages), count)):
-        found = sha256_in_lanes(LIBRARIES[level], [[message] for message in some])
-        assert found == [hashlib.sha256(message).hexdigest() for message in some]
+    with hashing(level, instructions) as library:
+        for some in (messages[at : at + count] for at in range(0, len(messages), count)):
+            found = sha256_by_kernels(library, [[message] for message in some])
+            assert found == [hashlib.sha256(message).hexdigest() for message in some]
 
 
 @each_level
