@@ -1,5 +1,7 @@
 """Predictions of flat models, loss and divergence."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -46,23 +48,42 @@ def test_a_golden_divergence():
     assert kl_divergence(p, q) == pytest.approx(np.log(4 / 3) / 2)
 
 
+class Counting(Predictor):
+    """Counts the models that it evaluates."""
+
+    count = 0
+
+    def log_probabilities(self, model, x):
+        self.count += 1
+        return super().log_probabilities(model, x)
+
+
 def test_the_probe_evaluates_each_model_once():
-    calls = []
-
-    class Counting(Predictor):
-        def log_probabilities(self, model, x):
-            calls.append(1)
-            return super().log_probabilities(model, x)
-
     architecture = Architecture("mlp", DIGITS.shape, 10)
-    probe = Probe(Counting(architecture), DIGITS.test_x, DIGITS.test_y)
+    predictor = Counting(architecture)
+    probe = Probe(predictor, DIGITS.test_x, DIGITS.test_y)
     before, after = (initial_model(architecture, seed=s) for s in (0, 1))
     assert probe.loss(before) == pytest.approx(np.log(10), abs=0.3)
     assert probe.divergence(before, after) > 0
     assert probe.divergence(before, before) == 0
     assert probe.accuracy(after) < 0.3
     probe.loss(after)
-    assert len(calls) == 2
+    assert predictor.count == 2
+
+
+@pytest.mark.parametrize("seen", [[0], [], [8, 9]], ids=["first", "resumed", "after other models"])
+def test_a_round_takes_one_evaluation_wherever_training_starts(seen: list[int]):
+    architecture = Architecture("mlp", DIGITS.shape, 10)
+    predictor = Counting(architecture)
+    probe = Probe(predictor, DIGITS.test_x, DIGITS.test_y)
+    models = [initial_model(architecture, seed=s) for s in range(10)]
+    for other in seen:
+        probe.loss(models[other])
+    for before, after in pairwise(range(6)):
+        predictor.count = 0
+        probe.loss(models[after])
+        probe.divergence(models[before], models[after])
+        assert predictor.count == (1 if before or seen == [0] else 2)
 
 
 def test_a_model_changed_in_place_is_evaluated_anew():

@@ -40,8 +40,8 @@ class Predictor:
         """Return the logarithms of the softmax output: (examples, classes)."""
         if np.shape(x)[1:] != self._shape:
             raise ConfigError(f"the model takes examples of shape {self._shape}, got {np.shape(x)[1:]}")
-        write(self._tensors, torch.tensor(model))
         with torch.inference_mode(), one_thread() if len(x) <= FEW else nullcontext():
+            write(self._tensors, torch.tensor(model))
             pieces = [self._piece(x[i : i + BATCH]) for i in range(0, max(len(x), 1), BATCH)]
             return torch.cat(pieces).numpy()
 
@@ -104,7 +104,7 @@ def kl_divergence(log_p: LogProbabilities, log_q: LogProbabilities) -> float:
 class Probe:
     """The server's own examples: the loss of a model, and the divergence between two.
 
-    The last two models are cached, because a round needs its own and the previous one.
+    The last two models used are cached, because a round needs its own and the previous one.
     """
 
     def __init__(self, predictor: Predictor, x: Images, y: Labels) -> None:
@@ -140,9 +140,8 @@ class Probe:
         return self._predictor.descended(student, self._x, goal, order, temperature, rate)
 
     def _log_probabilities(self, model: Vector) -> LogProbabilities:
-        for seen, log_p in self._recent:
-            if np.array_equal(seen, model):
-                return log_p
-        log_p = self._predictor.log_probabilities(model, self._x)
-        self._recent = [*self._recent[-1:], (np.array(model), log_p)]
-        return log_p
+        found = next((pair for pair in self._recent if np.array_equal(pair[0], model)), None)
+        found = found or (np.array(model), self._predictor.log_probabilities(model, self._x))
+        others = [pair for pair in self._recent if pair is not found]
+        self._recent = [*others[-1:], found]  # the last used comes last
+        return found[1]
