@@ -149,7 +149,7 @@ def split_clients(counts: Sequence[int], *, together: int, workers: int) -> list
     order = sorted(range(len(counts)), key=lambda place: (-counts[place], place))
     if workers < 2:
         return [order] if order else []
-    share = sum(counts) / (workers * (2 if together > 1 else 8))
+    share = sum(counts) / (workers * (2 if together > 1 else 16))
     most = together if together > 1 else len(order)
     jobs: list[list[int]] = []
     cost = 0

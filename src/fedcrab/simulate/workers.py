@@ -34,6 +34,8 @@ PROGRAM = (
 # the system each time, and has to request them again.
 KEEP_PAGES = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 
+AHEAD = 2  # jobs of a worker: one that runs, and the next, so that it need not wait for this process
+
 
 class _Worker:
     """One process, and what it has been sent so far."""
@@ -114,19 +116,28 @@ class Workers:
             self._started.append(_Worker(self._greeting))
 
     def _hand_out(self, waiting: dict[int, Job], shared: Mapping[int, Shared]) -> None:
-        with selectors.DefaultSelector() as busy:
+        """Keep every worker busy: while there are many jobs, each has a second one in its inbox."""
+        running = dict.fromkeys(range(len(self._started)), 0)
+        with selectors.DefaultSelector() as answers:
             for place, worker in enumerate(self._started):
-                if waiting:
-                    worker.give(self._take(waiting, place), shared)
-                    busy.register(worker.channel, selectors.EVENT_READ, place)
-            while busy.get_map():
-                for key, _ in busy.select():
-                    worker = self._started[key.data]
-                    worker.answer()
-                    if waiting:
-                        worker.give(self._take(waiting, key.data), shared)
-                    else:
-                        busy.unregister(key.fileobj)
+                answers.register(worker.channel, selectors.EVENT_READ, place)
+            for _ in range(AHEAD):
+                for place in running:
+                    self._refill(place, running, waiting, shared)
+            while any(running.values()):
+                for key, _ in answers.select():
+                    self._started[key.data].answer()
+                    running[key.data] -= 1
+                    self._refill(key.data, running, waiting, shared)
+
+    def _refill(
+        self, place: int, running: dict[int, int], waiting: dict[int, Job], shared: Mapping[int, Shared]
+    ) -> None:
+        """Give a worker its next job. The last jobs go to idle workers only, so that all finish together."""
+        most = AHEAD if len(waiting) > len(self._started) else 1
+        if waiting and running[place] < most:
+            self._started[place].give(self._take(waiting, place), shared)
+            running[place] += 1
 
     def _take(self, waiting: dict[int, Job], place: int) -> Job:
         """Return the first of the jobs that this worker gets in every round; otherwise the last of any.
