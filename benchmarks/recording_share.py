@@ -1,12 +1,14 @@
 """What recording adds to a training of the MLP: the same rounds bare, with the probe, and recorded.
 
-usage: python benchmarks/recording_share.py [--workers N] [--rounds N] [--turns N] [--selection NAME]
+usage: python benchmarks/recording_share.py [--examples N] [--workers N] [--rounds N] [--turns N]
+                                            [--selection NAME]
 
-20 clients × 600 MNIST images (FEDCRAB_DATA), MLP 784-128-10, five local epochs, by `fedcrab.train`. `bare` is
-the same loop without a probe and with a history that keeps nothing; `probed` adds loss and divergence of each
-model on the server's examples; `recorded` is what `fedcrab train` does. They take turns of some rounds each,
-and ratios are taken within turns. With workers (by default one per core) rounds overlap, and only wall time
-is meaningful, on an idle machine. With `--workers 0` all is in this process, and CPU time is printed too.
+20 clients × 600 MNIST images (FEDCRAB_DATA), MLP 784-128-10, five local epochs, by `fedcrab.train`; with all
+of MNIST a client has 2,950 images (`--examples 2950`). `bare` is the same loop without a probe and with a
+history that keeps nothing; `probed` adds loss and divergence of each model on the server's examples; `recorded`
+is what `fedcrab train` does. They take turns of some rounds each, and ratios are taken within turns. With
+workers (by default one per core) rounds overlap, and only wall time is meaningful, on an idle machine. With
+`--workers 0` all is in this process, and CPU time is printed too.
 """
 
 from __future__ import annotations
@@ -63,13 +65,14 @@ def spent(setup: Setup, side: str, rounds: int, place: Path) -> tuple[float, flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=600)
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--selection", default="compact")
     arguments = parser.parse_args()
     config = Config(
-        data=Data(name="mnist", probe=1000, examples_per_client=600),
+        data=Data(name="mnist", probe=1000, examples_per_client=arguments.examples),
         local=LocalConfig(learning_rate=0.05),
         history=HistoryConfig(name=arguments.selection),
     )
@@ -82,7 +85,7 @@ def main() -> None:
                     found[side].append(seconds)
     setup.close()
     kinds = ("wall",) if setup.honest.workers else ("wall", "CPU")
-    print(f"{setup.honest.workers} workers, {arguments.selection}")
+    print(f"{setup.honest.workers} workers, {arguments.selection}, {arguments.examples} examples per client")
     print("| training |" + "".join(f" {kind}, ms per round | beside bare |" for kind in kinds))
     print("|---|" + "---|---|" * len(kinds))
     for side in SIDES:

@@ -68,10 +68,11 @@ class Predictor:
     ) -> Vector:
         """Return the model after descending τ²·KL(goal ‖ own) at temperature τ, batch by batch in this order.
 
-        ``goal`` are log-probabilities, which equal the scores up to a constant per example.
+        ``goal`` are log-probabilities, which equal the scores up to a constant per example. For such small
+        batches a second thread saves nothing, and on a busy machine the first one waits for it.
         """
-        write(self._tensors, torch.tensor(model))
-        with torch.enable_grad():
+        with torch.enable_grad(), one_thread():
+            write(self._tensors, torch.tensor(model))
             for rows in (order[i : i + SMALL] for i in range(0, len(order), SMALL)):
                 scores = self._scores(x[rows]) / temperature
                 wanted = torch.log_softmax(torch.tensor(goal[rows]).to(self._device) / temperature, -1)
