@@ -5,10 +5,10 @@ usage: python benchmarks/recording_share.py [--examples N] [--workers N] [--roun
 
 20 clients × 600 MNIST images (FEDCRAB_DATA), MLP 784-128-10, five local epochs, by `fedcrab.train`; with all
 of MNIST a client has 2,950 images (`--examples 2950`). `bare` is the same loop without a probe and with a
-history that keeps nothing; `probed` adds loss and divergence of each model on the server's examples; `recorded`
-is what `fedcrab train` does. They take turns of some rounds each, and ratios are taken within turns. With
-workers (by default one per core) rounds overlap, and only wall time is meaningful, on an idle machine. With
-`--workers 0` all is in this process, and CPU time is printed too.
+history that keeps nothing; `probed` adds loss and divergence of each model on the server's examples;
+`recorded` is what `fedcrab train` does. They take turns of some rounds each, and ratios are taken within
+turns. With workers (by default one per core) rounds overlap, and only wall time is meaningful, on an idle
+machine. With `--workers 0` all is in this process, and CPU time is printed too.
 """
 
 from __future__ import annotations
