@@ -1,18 +1,21 @@
 """The corrected replay against a naive version with all vectors, against retraining, and under attack."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
 from fedcrab import Compact, Everything, Plan, plan
 from fedcrab.aggregate import median, trimmed_mean
 from fedcrab.recover import replay, retrain
 from fedcrab.recover.correction import Correction, correction_of, estimated_correction, unexplored
-from fedcrab.recover.pacing import KEPT, LONGEST, Moment, Pacing, usual_contacts
+from fedcrab.recover.pacing import KEPT, LONGEST, Moment, Pacing, longest_gap, usual_contacts
 from fedcrab.recover.replay import predicted_error
 from fedcrab.recover.step import Pair, ReplayState
 from fedcrab.seeds import rng_for
@@ -53,7 +56,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
     history = decided.history
     x = history.model(decided.rollback_round).astype(float)
     pairs, least, found, rounds = [], 2 if trust else 5, [], ROUNDS - decided.rollback_round
-    uneven, own, last_asked = 0.0, {}, {}
+    uneven, own, last_asked, answers = 0.0, {}, {}, 0
     next_contact, count = decided.rollback_round + 1, asked or least
     for t in range(decided.rollback_round, ROUNDS):
         sent = history.updates(t)
@@ -76,6 +79,10 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         new, travelled = outside(pairs, v), np.linalg.norm(x - history.initial_model())
         turned = new > 0.3 and new * np.linalg.norm(v) > 0.1 * travelled
         contact = t >= next_contact or (every is None and turned)
+        if trust and every is None and asked is None:
+            usual, to_come = (naive_usual(r, decided.rollback_round, settled) for r in (None, t))
+            left = 5 * (1 + len(usual)) // 2 - answers - 2 * len(to_come)
+            contact, number = contact and left >= 2, min(number, left)
         if t >= ROUNDS - settled:
             half = trust and settle is None and (uneven <= 0.6 or rounds < 30)
             contact, number = True, ceil(len(stored) / 2) if half else len(stored)
@@ -115,9 +122,20 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             pairs = [*pairs, (v, common)][-2:]
             own |= {c: change - common for c, change in changes.items()}
             last_asked |= dict.fromkeys(drawn, t)
+            answers += len(drawn)
         x = x + step
         found.append((x, tuple(drawn)))
     return found
+
+
+def naive_usual(t: int | None, first: int, settled: int) -> list[int]:
+    """The usual contacts after round t, or all of them."""
+
+    def gap(t: int) -> int:
+        return min(5, 1 + (ROUNDS - t) // max(2, min(4, (ROUNDS - first) // 7)))
+
+    at = first + 1 if t is None else t + gap(t)
+    return [at, *naive_usual(at, first, settled)] if at < ROUNDS - settled else []
 
 
 def outside(pairs: list, v: np.ndarray) -> float:
@@ -325,6 +343,48 @@ def test_how_a_replay_settles() -> None:
     assert [asked(even, 40, left, trust=True) for left in (2, 1)] == [0, 6]
     assert [asked(uneven, 20, left, trust=True) for left in (2, 1)] == [0, 6]  # a short replay
     assert [asked(uneven, 40, left, trust=True) for left in (2, 1)] == [0, 11]
+
+
+def asked_with_trust(rounds: int, first: int, *, turns: bool, ask: int, **fixed: int) -> dict[int, int]:
+    """How many clients each contact asks, of twenty; after each, measurements want the shortest gap."""
+    pacing = Pacing(fixed.get("every"), fixed.get("asked"), fixed.get("settle"), trust=True)
+    state, asked = replace(pacing.start(first), ask=ask), {}
+    for t in range(first + 1, rounds):
+        now = Moment(t, first, rounds)
+        due = pacing.contacts(state, now, new=1.0 if turns else 0.0, moved=1.0, travelled=1.0)
+        if pacing.settles(now) or not due:
+            continue
+        asked[t] = pacing.count(state, now, 20)
+        measured = Correction(np.zeros(2, np.float32), dict.fromkeys(range(asked[t]), np.zeros(2)), 20, 9, 99)
+        state = pacing.after_contact(state, now, measured, step=1.0, travelled=1.0)
+        state = replace(state, ask=ask)
+    return asked
+
+
+@given(st.integers(2, 120), st.integers(0, 100), st.booleans(), st.integers(2, 3))
+def test_trust_has_a_budget_that_leaves_the_usual_contacts(
+    rounds: int, first: int, turns: bool, ask: int
+) -> None:
+    """Whatever is measured: at most half of five answers per usual contact and one more, no longer gaps."""
+    first = min(first, rounds - 1)
+    asked, usual = asked_with_trust(rounds, first, turns=turns, ask=ask), usual_contacts(first, rounds)
+    assert sum(asked.values()) <= 5 * (1 + len(usual)) / 2
+    assert len(asked) >= len(usual)
+    assert all(2 <= count <= ask for count in asked.values())
+    for one, next_one in pairwise(asked):
+        assert next_one - one <= min(LONGEST, longest_gap(Moment(one, first, rounds)))
+
+
+def test_what_the_budget_of_trust_is_spent_on() -> None:
+    calm = asked_with_trust(40, 0, turns=False, ask=2)
+    assert {*calm.values()} == {2}
+    turning = asked_with_trust(40, 0, turns=True, ask=2)
+    assert [*turning][:4] == [1, 2, 3, 4]  # at once, until only the usual contacts can be paid
+    assert sum(turning.values()) == 30 == 5 * (1 + len(usual_contacts(0, 40))) // 2
+    uneven = asked_with_trust(40, 0, turns=False, ask=3)
+    assert sum(uneven.values()) <= 30
+    fixed = asked_with_trust(40, 0, turns=True, ask=9, every=1, asked=9)
+    assert sum(fixed.values()) == 38 * 9  # who says how many are asked gets as many
 
 
 def test_gaps_shrink_at_the_end() -> None:

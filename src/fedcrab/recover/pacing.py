@@ -16,6 +16,12 @@ With this many clients the standard error of c is at most the length of the step
 honest participants, half are asked, but at least three. (When three were always asked, two undetected
 attackers were once among them, and their backdoor was in every client's correction.)
 
+With ``trust`` two or three are asked, and all contacts together have a budget: half of the answers that the
+usual contacts and one more would take without it. Two answers of it are reserved for each usual contact to
+come, so that the gaps are never longer than usual; measurements decide about the rest:
+
+    clients asked ≤ ⌊FEWEST · (1 + usual contacts) / 2⌋ - answers so far - 2 · usual contacts to come
+
 An estimate is only valid in the directions in which corrections were measured. If more than UNEXPLORED of v =
 x - M_t is outside of these, and it is longer than NEGLIGIBLE of the model's movement, clients are asked at
 once. This happens in the round after an attack starts, when the history's model changes direction. (Five
@@ -40,8 +46,9 @@ Dirichlet 0.1 to 0.5, 5 to 50% attackers. Asking few clients often is better tha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 
 from fedcrab.errors import ConfigError
 from fedcrab.recover.correction import Correction
@@ -85,12 +92,14 @@ def usual_contacts(first: int, rounds: int, every: int | None = None) -> tuple[i
 
     Gaps are ``every`` rounds, or LONGEST and shorter at the end. This predicts the cost; the replay decides.
     """
-    last, contacts = rounds - settled_rounds(rounds - first), list[int]()
-    t = first + 1
-    while t < last:
-        contacts.append(t)
-        t += every or min(LONGEST, longest_gap(Moment(t, first, rounds)))
-    return tuple(contacts)
+    return tuple(_usual_from(Moment(first + 1, first, rounds), settled_rounds(rounds - first), every))
+
+
+def _usual_from(now: Moment, settled: int, every: int | None = None) -> Iterator[int]:
+    """Yield this round and the usual contacts after it, until the ``settled`` last rounds."""
+    while now.left > settled:
+        yield now.round
+        now = replace(now, round=now.round + (every or min(LONGEST, longest_gap(now))))
 
 
 def longest_gap(now: Moment) -> int:
@@ -131,9 +140,21 @@ class Pacing:
         """The minimum number of clients asked."""
         return FEWEST_TRUSTED if self.trust else FEWEST
 
+    def settled(self, now: Moment) -> int:
+        """Return how many of the last rounds ask the most clients."""
+        return settled_rounds(now.replayed) if self.settle is None else self.settle
+
     def settles(self, now: Moment) -> bool:
         """Return whether this is one of the last rounds, which ask the most clients."""
-        return now.left <= (settled_rounds(now.replayed) if self.settle is None else self.settle)
+        return now.left <= self.settled(now)
+
+    def affordable(self, state: ReplayState, now: Moment) -> float:
+        """Return how many clients a contact in this round may ask; only ``trust`` has a budget."""
+        if not self.trust or self.every is not None or self.asked is not None:
+            return inf
+        usual = sum(1 for _ in _usual_from(replace(now, round=now.first + 1), self.settled(now)))
+        to_come = sum(1 for _ in _usual_from(now, self.settled(now))) - 1
+        return FEWEST * (1 + usual) // 2 - state.answers - FEWEST_TRUSTED * to_come
 
     def contacts(
         self, state: ReplayState, now: Moment, *, new: float, moved: float, travelled: float
@@ -146,12 +167,14 @@ class Pacing:
         if self.every is not None:
             return now.round >= state.next_contact
         turned = new > UNEXPLORED and new * moved > NEGLIGIBLE * travelled
-        return now.round >= state.next_contact or turned
+        due = now.round >= state.next_contact or turned
+        return due and self.affordable(state, now) >= self.fewest
 
-    def count(self, state: ReplayState, honest: int) -> int:
+    def count(self, state: ReplayState, now: Moment, honest: int) -> int:
         """Return how many honest participants are asked in a contact round."""
-        fixed = self.asked is not None or self.trust
-        return min(state.ask, honest) if fixed else most_asked(state.ask, honest)
+        if self.asked is None and not self.trust:
+            return most_asked(state.ask, honest)
+        return int(min(state.ask, honest, self.affordable(state, now)))
 
     def settling_count(self, state: ReplayState, now: Moment, honest: int) -> int:
         """Return how many honest participants are asked in the last rounds."""
@@ -177,6 +200,7 @@ class Pacing:
         return replace(
             state,
             contacts=state.contacts + 1,
+            answers=state.answers + found.answers,
             next_contact=now.round + (self.every or _gap(now, missed, travelled)),
             ask=self.asked or max(self.fewest, wanted),
             spread=found.spread,

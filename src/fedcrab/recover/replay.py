@@ -193,7 +193,7 @@ def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, *, due: bool)
     if pacing.settles(now):
         count = pacing.settling_count(state, now, len(able))
     else:
-        count = pacing.count(state, len(able)) if due else 0
+        count = pacing.count(state, now, len(able)) if due else 0
     order = rng_for(history.charter.seed, "replay", t).permutation(len(able)).tolist()
     waiting = sorted((able[i] for i in order), key=lambda client: state.last_asked.get(client, -1))
     got = RoundUpdates(no_updates(len(model)))

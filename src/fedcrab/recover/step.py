@@ -51,6 +51,7 @@ class ReplayState:
     error: float = 0.0  # predicted distance of the model: the root of the sum of squares over all steps
     last_asked: Mapping[ClientId, int] = field(default_factory=dict)  # round in which each was last asked
     contacts: int = 0  # rounds so far in which clients were asked
+    answers: int = 0  # of clients in these rounds
 
 
 Pairs = Mapping[ClientId, tuple[Pair, ...]]
