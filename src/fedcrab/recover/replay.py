@@ -13,8 +13,9 @@ the history's secret seed.
 
 An asked client may be an undetected attacker. So c is a robust mean of at least five answers, and otherwise
 an attacker only changes its own row, as it does in retraining. ``trust=True`` is for an operator who is sure
-that no attacker is left: c is the mean of two answers. The last rounds ask every honest participant and
-aggregate the answers unchanged; with ``trust`` and even clients, they ask half of them.
+that no attacker is left: c is the mean of two or three answers, within a budget. The last rounds ask every
+honest participant and aggregate the answers unchanged; with ``trust`` and even clients, they ask half of
+them.
 
 How many clients are asked, and how often, follows from measurements unless ``asked`` and ``every`` are given.
 The spread of the differences gives the standard error of c. Comparing c with the predicted H̃v gives the
@@ -77,7 +78,8 @@ def replay(
 
     Every ``every``-th round asks ``asked`` clients; None decides both while it runs. ``settle`` is how many
     of the last rounds ask every honest participant (None: a fortieth, at least one). ``trust`` uses the mean
-    of two answers instead of a robust mean of five: for an operator who is sure that no attacker is left.
+    of two or three answers instead of a robust mean of five: for an operator who is sure that no attacker is
+    left.
     ``proof`` runs a certified replay instead (:mod:`fedcrab.recover.certified_replay`): a client is asked if
     more than this share of a step would be unknown. It needs C and ρ of the clients' training as ``centre``
     and ``spread``, and whether batches are full. ``epochs`` is the number of local epochs (None: the fleet's
