@@ -2,7 +2,7 @@
 
 usage: python benchmarks/honest_trainings.py [APP] [--rows N] [--seeds 1,2,3] [--repeats 4-11]
                                              [--results FILE] [--table]
-       python benchmarks/honest_trainings.py [APP] [--seeds 1] --check
+       python benchmarks/honest_trainings.py [APP] [--seeds 1] --check | --rounding
 
 | run | who is asked in a round | trained by |
 |---|---|---|
@@ -17,7 +17,9 @@ here. --rows gives the clients the first N images of the training set only, whic
 JSON per repeat; an interrupted run resumes.
 
 --check gives `same clients` the batches of `retrain` and prints how far apart their models are after each
-round: with Flower's own mean, and with the same mean summed in float64.
+round: with Flower's own mean, and with the same mean summed in float64. --rounding lets the participants of
+round 1 train from two models that differ by 6e-8, with the same batches, and prints how far apart they end;
+fedcrab has no part in it.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from flower_apps import APPS, App, accuracy, initial, measured, partition
+from flower_apps import APPS, App, Clients, accuracy, initial, measured, partition
 from flower_grid import FunctionGrid, asking
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from public_apps import Row, deviation, grid_of, noise, recovered, strategy_of, trained
 
 from fedcrab import History
@@ -152,6 +154,23 @@ def check(app: App, seed: int, place: Path) -> str:
     return "\n".join(lines)
 
 
+def rounding(app: App, seed: int, place: Path) -> str:
+    """How far apart clients end that start 6e-8 apart: the smallest, median and largest difference."""
+    incident, start = Incident(app, seed, 0, place), initial(app, seed)
+    draw = np.random.default_rng(0)
+    moved = {name: array.numpy() for name, array in start.items()}
+    moved = {name: (a + draw.uniform(-6e-8, 6e-8, a.shape)).astype(np.float32) for name, a in moved.items()}
+    config = ConfigRecord({"lr": app.rate, "server-round": 1})
+    apart = []
+    for site in sorted(incident.asked[0]):
+        ends = []
+        for arrays in (start, ArrayRecord({name: Array(a) for name, a in moved.items()})):
+            message = Message(RecordDict({"arrays": arrays, "config": config}), 1, MessageType.TRAIN)
+            ends.append(Clients(app, frozenset(), (seed, 0, 2)).train(site, message)[0])
+        apart.append(largest_difference(*ends))
+    return f"{len(apart)} clients end {min(apart):.1e} to {max(apart):.1e} apart, median {median(apart):.1e}"
+
+
 def largest_difference(one: ArrayRecord, other: ArrayRecord) -> float:
     return max(float(np.abs(one[name].numpy() - other[name].numpy()).max()) for name in one)
 
@@ -183,13 +202,14 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="only print the table of what has been run")
     parser.add_argument("--check", action="store_true", help="the same clients and batches; see above")
+    parser.add_argument("--rounding", action="store_true", help="starts that differ by 6e-8; see above")
     given = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     app, seeds = replace(APPS[given.app], rows=given.rows), [int(seed) for seed in given.seeds.split(",")]
-    if given.check:
+    if given.check or given.rounding:
         with TemporaryDirectory() as place:
-            print(check(app, seeds[0], Path(place)))
+            print((check if given.check else rounding)(app, seeds[0], Path(place)))
         return
     rows = [json.loads(line) for line in given.results.open()] if given.results.exists() else []
     mine = [row for row in rows if (row["app"], row["rows"]) == (given.app, given.rows)]
