@@ -225,13 +225,22 @@ def initial(app: App, seed: int) -> ArrayRecord:
 def measured(app: App, arrays: ArrayRecord) -> tuple[float, float]:
     """Accuracy on the test set, and how often the mark makes the target of another class; in percent."""
     _, _, x, y = images(app.data)
-    with torch.no_grad():
-        if app.rate == 0:
-            w, b = (torch.tensor(a, dtype=torch.float32) for a in arrays.to_numpy_ndarrays())
-            scores = lambda given: given.flatten(1) @ w.T + b  # noqa: E731
-        else:
-            scores = network(app.data)
-            scores.load_state_dict(arrays.to_torch_state_dict())
-        right = (scores(x).argmax(1) == y).float().mean()
-        fooled = (scores(marked(x[y != TARGET])).argmax(1) == TARGET).float().mean()
-    return 100 * float(right), 100 * float(fooled)
+    fooled = predicted(app, arrays, marked(x[y != TARGET])) == TARGET
+    return accuracy(app, arrays), 100 * float(fooled.float().mean())
+
+
+def accuracy(app: App, arrays: ArrayRecord, every: int = 1) -> float:
+    """Accuracy on the test set, or on every n-th image of it, in percent."""
+    _, _, x, y = images(app.data)
+    return 100 * float((predicted(app, arrays, x[::every]) == y[::every]).float().mean())
+
+
+@torch.no_grad()
+def predicted(app: App, arrays: ArrayRecord, x: Tensor) -> Tensor:
+    """The class of each image."""
+    if app.rate == 0:
+        w, b = (torch.tensor(a, dtype=torch.float32) for a in arrays.to_numpy_ndarrays())
+        return (x.flatten(1) @ w.T + b).argmax(1)
+    net = network(app.data)
+    net.load_state_dict(arrays.to_torch_state_dict())
+    return torch.cat([net(part).argmax(1) for part in x.split(500)])

@@ -1,10 +1,11 @@
 """A Flower grid in one process: a function answers every message when the server looks for answers."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -15,7 +16,7 @@ class FunctionGrid(Grid):
     """Named nodes of this process; only the replies are kept in memory, as in Flower."""
 
     def __init__(self, sites: Sequence[str], answer: Answer) -> None:
-        self._sites, self._answer = dict(enumerate(sites, 1)), answer
+        self._sites, self.answer = dict(enumerate(sites, 1)), answer
         self._sent: dict[str, Message] = {}
         self.count = 0  # messages sent
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
@@ -49,10 +50,23 @@ class FunctionGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
         for name in list(message_ids):
             if message := self._sent.pop(name, None):
-                yield self._answer(self._sites[message.metadata.dst_node_id], message)
+                yield self.answer(self._sites[message.metadata.dst_node_id], message)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         del timeout
         return list(self.pull_messages(self.push_messages(messages)))
+
+
+def asking(kind: type[FedAvg], sites_by_round: Sequence[Collection[str]]) -> type[FedAvg]:
+    """The strategy, made to ask these sites in these rounds; it must configure all sites in each."""
+
+    class Asking(kind):
+        def configure_train(self, server_round, arrays, config, grid):
+            names = {node.node_id: node.name for node in grid.get_nodes()}
+            messages = super().configure_train(server_round, arrays, config, grid)
+            by_site = {names[message.metadata.dst_node_id]: message for message in messages}
+            return [by_site[site] for site in sorted(sites_by_round[server_round - 1])]
+
+    return Asking

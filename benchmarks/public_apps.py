@@ -15,9 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from itertools import combinations
 from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -98,16 +99,19 @@ def incident(name: str, seed: int, repeat: int, place: Path) -> Row:
 def table(rows: list[Row]) -> str:
     """Accuracy ± standard deviation / success of the mark, in percent, by app and seed: means over repeats.
 
-    Then the mean differences to honest-only training of the same seed, ± their standard error.
+    Then the mean differences to honest-only training of the same seed, ± their standard error. Below the
+    table: how far two honest-only trainings are apart.
     """
     lines = ["| app, seed | " + " | ".join(RUNS) + " | retrain - honest | replay - honest | client-rounds |"]
     lines.append("|---" * (len(RUNS) + 4) + "|")
+    lines_below = []
     for app in dict.fromkeys(row["app"] for row in rows):
         group = [row for row in rows if row["app"] == app]
         for seed in [*sorted({row["seed"] for row in group}), "all"]:
             some = [row for row in group if seed in ("all", row["seed"])]
             lines.append(f"| {app}, {seed} ({len(some)}) | " + " | ".join(cells(some)) + " |")
-    return "\n".join(lines)
+        lines_below.append(f"{app}: {noise(group)}")
+    return "\n".join([*lines, "", *lines_below])
 
 
 def cells(rows: list[Row]) -> list[str]:
@@ -131,6 +135,22 @@ def values(rows: list[Row], run: str, key: str) -> list[float]:
 
 def deviation(numbers: list[float]) -> float:
     return stdev(numbers) if len(numbers) > 1 else float("nan")
+
+
+def noise(rows: list[Row]) -> str:
+    """How far two honest-only trainings of the same seed end from each other."""
+    apart = [
+        abs(one["honest only"]["accuracy"] - other["honest only"]["accuracy"])
+        for one, other in combinations(rows, 2)
+        if one["seed"] == other["seed"]
+    ]
+    if not apart:
+        return "no two honest-only runs of one seed"
+    shares = [f"{sum(a <= limit for a in apart) / len(apart):.0%} within {limit}" for limit in (1, 2, 5)]
+    return (
+        f"two honest-only runs of one seed: median {median(apart):.1f} points apart, at most "
+        f"{max(apart):.1f}, {', '.join(shares)} ({len(apart)} pairs)"
+    )
 
 
 def main() -> None:

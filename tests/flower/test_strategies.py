@@ -162,8 +162,10 @@ def test_retraining_is_the_same_strategy_on_the_honest_clients(name: str, tmp_pa
     assert np.abs(poisoned - alone).max() > 1e-3
     summary = RecoveryFolder.open(tmp_path / "out" / "retrain").summary
     weighted = name in ("fedavg", "decayed", "fedprox")
-    notes = RunMetadata.of(History.open(tmp_path / "h"))
+    history = History.open(tmp_path / "h")
+    notes = RunMetadata.of(history)
     assert (notes.mean, summary.get("aggregate")) == (weighted, None if weighted else notes.strategy)
+    assert history.charter.aggregation == ("fedavg" if weighted else notes.strategy)
 
 
 STATEFUL = ("decayed", "fedadam", "fedavgm", "dp-server-adaptive", "dp-client-adaptive")

@@ -1,7 +1,7 @@
 """Weighted means, the checks that all rules share, and the treatment of buffers.
 
-A rule applies only to trained coordinates. Floating-point buffers (BatchNorm's running statistics) are
-averaged by examples; integer buffers (its counter) take the maximum. Robust rules are not meant for either.
+A rule applies only to trained coordinates. Buffers are averaged by examples, as Flower and FLARE do:
+BatchNorm's running statistics, and its counter, whose mean is rounded. Robust rules are not meant for either.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def with_buffers(rule: Aggregate, layout: Layout) -> Aggregate:
         result = np.zeros(matrix.shape[1], np.float32)
         for f, place in zip(layout.fields, layout.slices().values(), strict=True):
             if not f.trained:
-                part = matrix[:, place]
-                result[place] = part.max(axis=0) if f.integer else combination(shares(weights), part)
+                averaged = combination(shares(weights), matrix[:, place])
+                result[place] = np.rint(averaged) if f.integer else averaged
         result[trained] = rule(matrix[:, trained], weights)
         return result
 

@@ -245,7 +245,7 @@ class Recorder(Strategy):
                 self.path,
                 model,
                 start,
-                strategy=notes.strategy,
+                strategy="FedAvg" if notes.mean else notes.strategy,
                 notes=notes.to_json(),
                 evaluate=evaluate,
                 selection=selection,
