@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -380,18 +380,22 @@ class History:
         last = self.rounds[-1].after if self.rounds else self.charter.initial_model
         return self._snapshots.model(last, self.charter.layout)
 
-    def updates(self, round: int) -> Updates:
-        """Return the update vectors of a round, if the selection keeps them; with ``Compact``, as packed."""
+    def updates(self, round: int, clients: Collection[ClientId] | None = None) -> Updates:
+        """Return the update vectors of a round, if the selection keeps them; with ``Compact``, as packed.
+
+        With ``clients``, those of these clients only.
+        """
         entry = self.rounds[round] if 0 <= round < len(self.rounds) else None
         if entry is None or entry.updates is None or not self.contents.has_updates(round):
             raise HistoryError(
                 f"{self.path}: round {round} keeps no update vectors; Compact() and Everything() keep them"
             )
         if self.contents.packed:
-            return packed_updates(self._snapshots, self.contents, round)
+            return packed_updates(self._snapshots, self.contents, round, clients)
         shape = (len(entry.clients), self.charter.layout.size)
         vectors = self._snapshots.array(entry.updates, "updates", shape, "F32")
-        return Updates(entry.clients, np.asarray(vectors, np.float32), entry.examples)
+        found = Updates(entry.clients, np.asarray(vectors, np.float32), entry.examples)
+        return found if clients is None else found.only(clients)
 
     def update_errors(self, round: int) -> NDArray[np.float64]:
         """Return ‖q - u‖ of each client's stored update over the trained numbers; zeros if exact."""
