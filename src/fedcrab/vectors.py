@@ -188,7 +188,10 @@ def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -
 
 
 def weighted_sum(factors: Matrix64, rows: Rows, out: Matrix64 | None = None) -> Matrix64:
-    """Σ factor·row in float64, row after row: the same bits with the kernel and without."""
+    """Σ factor·row in float64, row after row: the same bits with the kernel and without.
+
+    Without it, numpy adds the numbers of a single column in another order.
+    """
     out = np.empty(len(rows[0])) if out is None else out
     places = row_places(rows)
     if (native := library()) and places is not None:

@@ -385,15 +385,11 @@ class History:
 
         With ``clients``, those of these clients only.
         """
-        entry = self.rounds[round] if 0 <= round < len(self.rounds) else None
-        if entry is None or entry.updates is None or not self.contents.has_updates(round):
-            raise HistoryError(
-                f"{self.path}: round {round} keeps no update vectors; Compact() and Everything() keep them"
-            )
+        digest, entry = self._updates_of(round), self.rounds[round]
         if self.contents.packed:
             return packed_updates(self._snapshots, self.contents, round, clients)
         shape = (len(entry.clients), self.charter.layout.size)
-        vectors = self._snapshots.array(entry.updates, "updates", shape, "F32")
+        vectors = self._snapshots.array(digest, "updates", shape, "F32")
         found = Updates(entry.clients, np.asarray(vectors, np.float32), entry.examples)
         return found if clients is None else found.only(clients)
 
@@ -401,7 +397,17 @@ class History:
         """Return ‖q - u‖ of each client's stored update over the trained numbers; zeros if exact."""
         if self.contents.packed and 0 <= round < len(self.rounds):
             return packed_errors(self._snapshots, self.contents, round)
-        return np.zeros(len(self.updates(round).clients))
+        self._updates_of(round)
+        return np.zeros(len(self.rounds[round].clients))
+
+    def _updates_of(self, round: int) -> str:
+        """Return the hash of a round's update vectors; raise if they were not kept."""
+        digest = self.rounds[round].updates if 0 <= round < len(self.rounds) else None
+        if digest is None or not self.contents.has_updates(round):
+            raise HistoryError(
+                f"{self.path}: round {round} keeps no update vectors; Compact() and Everything() keep them"
+            )
+        return digest
 
     def bytes(self) -> dict[str, int]:
         """Return the bytes on disk: ledger, snapshots, total."""

@@ -28,7 +28,8 @@ def packed_updates(
     """Return the packed updates of a round, of these clients or of all."""
     entry, packed = contents.rounds[round], read_packed(snapshots, contents, round)[:-1]
     names, packing = entry.clients, packing_of(contents)
-    rows = [place for place, name in enumerate(names) if clients is None or name in clients]
+    wanted = frozenset(names if clients is None else clients)
+    rows = [place for place, name in enumerate(names) if name in wanted]
     if len(rows) == len(names):
         return Updates(names, packing.unpack(packed), entry.examples)
     packing.check(packed)
