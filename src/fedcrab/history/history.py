@@ -31,7 +31,7 @@ from fedcrab.history.records import RoundRecord, Settings
 from fedcrab.history.remote import Uploader, local_place, upload
 from fedcrab.history.remote_store import RemoteStore, as_url
 from fedcrab.history.selection import Selection, Selective
-from fedcrab.history.snapshots import Snapshots
+from fedcrab.history.snapshots import AHEAD, Snapshots
 from fedcrab.history.verify import check_directory, load_state, verify
 from fedcrab.history.views import as_frame, as_html, in_one_line
 from fedcrab.history.writer import Writer
@@ -392,6 +392,11 @@ class History:
         vectors = self._snapshots.array(digest, "updates", shape, "F32")
         found = Updates(entry.clients, np.asarray(vectors, np.float32), entry.examples)
         return found if clients is None else found.only(clients)
+
+    def verify_ahead(self, round: int) -> None:
+        """Check the stored updates of the rounds from this one on, some together: faster if all are read."""
+        rounds = range(round, min(round + AHEAD, len(self.rounds)))
+        self._snapshots.verify_ahead([self._updates_of(t) for t in rounds])
 
     def update_errors(self, round: int) -> NDArray[np.float64]:
         """Return ‖q - u‖ of each client's stored update over the trained numbers; zeros if exact."""

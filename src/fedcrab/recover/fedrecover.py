@@ -62,6 +62,7 @@ def abnormality_threshold(history: History, malicious: Collection[ClientId], tol
     """Return τ, in one pass over the stored updates."""
     trained, tau = history.charter.layout.trained(), 0.0
     for entry in history.rounds:
+        history.verify_ahead(entry.index)
         updates = history.updates(entry.index)
         rows = [row for c, row in zip(updates.clients, updates.vectors, strict=True) if c not in malicious]
         tau = _round_threshold(rows, trained, tolerance, least=tau)
