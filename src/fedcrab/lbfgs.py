@@ -20,10 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.errors import ConfigError, shown
-from fedcrab.vectors import Matrix64, add_products, stretches
+from fedcrab.vectors import Matrix64, Rows, products, stretches, weighted_sum
 
-Rows = Sequence[NDArray[np.floating]] | NDArray[np.floating]
-WIDTH = 4  # rows whose blocks fit the cache together
 WORST_CONDITION = 1e12  # of the small system; beyond it the solution has no correct digits
 
 
@@ -45,35 +43,34 @@ def hessian_factors(
     """
     pairs = _check(moved, changed, vector)
     shared = [*moved, vector]
-    same, own = _gram(shared), _cross(shared, changed)
+    same = products(shared, shared)
     lengths = np.sqrt(np.diagonal(same)[:pairs])
-    if not (lengths.all() and np.isfinite(same).all()):
+    if not changed or not (lengths.all() and np.isfinite(same).all()):
         return [None] * len(changed)
-    return [_factors(same, products, lengths) for products in own]
+    own = products(shared, [row for rows in changed for row in rows])
+    own = own.reshape(len(shared), len(changed), pairs).swapaxes(0, 1)  # function, shared row, its row
+    unit = 1 / lengths
+    points = np.append(unit, 1.0)
+    sigma, p, solved = _solve(same * np.outer(points, points), own * np.outer(points, unit), pairs)
+    factors = np.concatenate([-sigma * p[:, pairs:] * unit, -p[:, :pairs] * unit, sigma], axis=1)
+    return [row if good else None for row, good in zip(factors, solved, strict=True)]
 
 
-def _factors(same: Matrix64, own: Matrix64, lengths: Matrix64) -> Matrix64 | None:
-    """Return the factors of one function, from the products of ΔW and v with each other and with its ΔG."""
-    if not np.isfinite(own).all():
-        return None
-    pairs, unit = len(lengths), 1 / lengths
-    points = np.concatenate([unit, [1.0]])
-    solution = _solve(same * np.outer(points, points), own * np.outer(points, unit), pairs)
-    if solution is None:
-        return None
-    sigma, p = solution
-    return np.concatenate([-sigma * p[pairs:] * unit, -p[:pairs] * unit, [sigma]])
+def _solve(same: Matrix64, own: Matrix64, pairs: int) -> tuple[Matrix64, Matrix64, NDArray[np.bool_]]:
+    """Return σ and p of each function, and which of them are determined.
 
-
-def _solve(same: Matrix64, own: Matrix64, pairs: int) -> tuple[float, Matrix64] | None:
-    """Return σ and p, from the inner products of all Δw and v with each other and with all Δg."""
-    A = own[:pairs]
-    sigma = float(A[-1, -1])  # ⟨Δw, Δw⟩ is 1
-    D, L = np.diag(np.diagonal(A)), np.tril(A, -1)
-    system = np.block([[-D, L.T], [L, sigma * same[:pairs, :pairs]]])
-    if not system.any() or np.linalg.cond(system) > WORST_CONDITION:
-        return None
-    return sigma, np.linalg.solve(system, np.concatenate([own[-1], sigma * same[:pairs, -1]]))
+    ``same`` holds the inner products of all Δw and v with each other, ``own`` those with all Δg.
+    """
+    A = own[:, :pairs]
+    sigma = A[:, -1:, -1]  # ⟨Δw, Δw⟩ is 1
+    D, L = A * np.eye(pairs), np.tril(A, -1)
+    system = np.block([[-D, L.swapaxes(1, 2)], [L, sigma[:, :, None] * same[:pairs, :pairs]]])
+    right = np.concatenate([own[:, -1], sigma * same[:pairs, -1]], axis=1)
+    finite = np.isfinite(system).all(axis=(1, 2)) & np.isfinite(right).all(axis=1)
+    solved = finite & (np.linalg.cond(np.where(finite[:, None, None], system, 0)) <= WORST_CONDITION)
+    p = np.zeros_like(right)
+    p[solved] = np.linalg.solve(system[solved], right[solved, :, None])[:, :, 0]
+    return sigma, p, solved
 
 
 def _check(moved: Rows, changed: Sequence[Rows], vector: NDArray[np.floating]) -> int:
@@ -88,34 +85,9 @@ def _check(moved: Rows, changed: Sequence[Rows], vector: NDArray[np.floating]) -
     return len(moved)
 
 
-def _cross(shared: Sequence[NDArray[np.floating]], changed: Sequence[Rows]) -> Matrix64:
-    """Return the products of the shared rows with those of each function: (function, shared row, its row)."""
-    found = np.zeros((len(changed), len(shared), len(changed[0]) if len(changed) else 0))
-    for part in stretches((slice(0, len(shared[0])),), WIDTH):
-        points = _block(shared, part)
-        for products, rows in zip(found, changed, strict=True):
-            products += points @ _block(rows, part).T
-    return found
-
-
-def _gram(rows: Sequence[NDArray[np.floating]]) -> Matrix64:
-    """Return all inner products in float64, one block at a time."""
-    gram = np.zeros((len(rows), len(rows)))
-    for part in stretches((slice(0, len(rows[0])),), len(rows)):
-        add_products(gram, _block(rows, part))
-    return gram
-
-
 def _combination(rows: Sequence[NDArray[np.floating]], factors: Matrix64) -> Matrix64:
     """Σ factor·row."""
     total = np.empty(len(rows[0]))
     for part in stretches((slice(0, len(rows[0])),), len(rows)):
-        total[part] = factors @ _block(rows, part)
+        total[part] = weighted_sum(factors, [row[part] for row in rows])
     return total
-
-
-def _block(rows: Rows, part: slice) -> Matrix64:
-    block = np.empty((len(rows), part.stop - part.start))
-    for place, row in zip(block, rows, strict=True):
-        place[:] = row[part]
-    return block

@@ -78,9 +78,16 @@ class Layout:
 
     def trained(self) -> tuple[slice, ...]:
         """Return the slices of trained parameters; adjacent ones are joined."""
+        return self._joined(trained=True)
+
+    def buffers(self) -> tuple[slice, ...]:
+        """Return the slices of everything else."""
+        return self._joined(trained=False)
+
+    def _joined(self, *, trained: bool) -> tuple[slice, ...]:
         joined: list[slice] = []
         for f, place in zip(self.fields, self.slices().values(), strict=True):
-            if not f.trained or f.size == 0:
+            if f.trained != trained or f.size == 0:
                 continue
             if joined and joined[-1].stop == place.start:
                 joined[-1] = slice(joined[-1].start, place.stop)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from ctypes import c_size_t
+from ctypes import c_double, c_size_t, c_void_p
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedcrab.native import address, library
-from fedcrab.native.rows import plain_rows, rows_at
+from fedcrab.native.rows import plain_rows, row_places
 from fedcrab.types import Vector
 
 Part = TypeVar("Part")
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 STRETCH = 1 << 18  # numbers per block: 2 MB as float64
 
 
-def column_blocks(matrix: NDArray[np.float32]) -> Iterator[slice]:
+def column_blocks(matrix: NDArray[np.floating]) -> Iterator[slice]:
     """Yield slices that cover the columns."""
     width = max(1, STRETCH // max(1, len(matrix)))
     for start in range(0, matrix.shape[1], width):
@@ -44,19 +44,27 @@ def sorted_stretches(matrix: NDArray[np.float32]) -> Iterator[tuple[slice, NDArr
 
 
 def combination(coefficients: NDArray[np.float64], matrix: NDArray[np.float32]) -> Vector:
-    """Σ a_c · u_c, summed in float64."""
+    """Σ a_c · u_c, summed in float64, client after client."""
     result = np.empty(matrix.shape[1], np.float32)
     for place in column_blocks(matrix):
-        result[place] = coefficients @ matrix[:, place].astype(np.float64)
+        result[place] = weighted_sum(coefficients, matrix[:, place])
     return result
 
 
-def squared_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return ‖u_c‖² of each row."""
+def squared_norms(
+    matrix: NDArray[np.floating], trained: Sequence[slice] | None = None
+) -> NDArray[np.float64]:
+    """Return ‖u_c‖² of each row over the trained coordinates, by default over all."""
     result = np.zeros(len(matrix))
-    for place in column_blocks(matrix):
-        block = matrix[:, place].astype(np.float64)
-        result += np.einsum("cd,cd->c", block, block)
+    for part in trained or (slice(0, matrix.shape[1]),):
+        places = row_places(matrix[:, part])
+        if (native := library()) and places is not None:
+            sizes = c_size_t(len(matrix)), c_size_t(part.stop - part.start)
+            native.add_squares(address(places), *sizes, address(result))
+        else:
+            for place in column_blocks(matrix[:, part]):
+                block = matrix[:, part][:, place].astype(np.float64)
+                result += np.einsum("cd,cd->c", block, block)
     return result
 
 
@@ -81,6 +89,7 @@ PRODUCT = 2**18  # multiplications per product of few rows; BLAS starts no threa
 FEW = 64  # rows; a product of more rows has enough work for threads
 SAMPLE = 256  # numbers of a row that are compared first
 Matrix64 = NDArray[np.float64]
+Rows = Sequence[NDArray[np.floating]] | NDArray[np.floating]
 
 
 class Sliced(Protocol):
@@ -149,22 +158,68 @@ def in_halves(work: Callable[[Sequence[Part]], Result], parts: Sequence[Part]) -
         return [work(parts[:middle]), second.result()]
 
 
-def add_products(gram: Matrix64, block: Matrix64) -> None:
-    """Gram += block·blockᵀ, a few columns at a time, so that BLAS starts no threads for few rows."""
-    rows = len(block)
-    width = PRODUCT // (rows * (rows + 1)) if rows <= FEW else block.shape[1]
-    for start in range(0, block.shape[1], width):
-        columns = block[:, start : start + width]
-        gram += columns @ columns.T
+def products(left: Rows, right: Rows) -> Matrix64:
+    """Return ⟨l, r⟩ for each row l on the left and each r on the right, summed in float64."""
+    found = np.zeros((len(left), len(right)))
+    ours, theirs = row_places(left), row_places(right)
+    if (native := library()) and ours is not None and theirs is not None:
+        places = address(ours), c_size_t(len(left)), address(theirs), c_size_t(len(right))
+        native.add_products(*places, c_size_t(len(left[0])), address(found))
+        return found
+    width = max(1, min(DOT, PRODUCT // max(1, found.size)))
+    for start in range(0, len(left[0]), width):
+        part = slice(start, start + width)
+        found += _block(left, part) @ _block(right, part).T
+    return found
+
+
+def _block(rows: Rows, part: slice) -> Matrix64:
+    return np.array([row[part] for row in rows], np.float64)
+
+
+def dot(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
+    """Return ⟨one, other⟩, summed in float64."""
+    return float(products([one], [other])[0, 0])
 
 
 def norm(vector: NDArray[np.floating], trained: Sequence[slice] | None = None) -> float:
     """Return ‖vector‖₂ over the trained coordinates, by default over all."""
-    total = 0.0
-    for part in stretches(trained or (slice(0, len(vector)),), BLOCK // DOT):
-        block = vector[part].astype(np.float64)
-        total += float(np.dot(block, block))
-    return float(np.sqrt(total))
+    return float(np.sqrt(squared_norms(vector[None], trained)[0]))
+
+
+def weighted_sum(factors: Matrix64, rows: Rows, out: Matrix64 | None = None) -> Matrix64:
+    """Σ factor·row in float64, row after row: the same bits with the kernel and without.
+
+    Without it, numpy adds the numbers of a single column in another order.
+    """
+    out = np.empty(len(rows[0])) if out is None else out
+    places = row_places(rows)
+    if (native := library()) and places is not None:
+        sizes = c_size_t(len(rows)), c_size_t(len(out))
+        native.weighted_sum(address(places), address(np.ascontiguousarray(factors)), *sizes, address(out))
+        return out
+    terms = _block(rows, slice(None))
+    terms *= factors[:, None]
+    np.add.reduce(terms, axis=0, out=out)
+    return out
+
+
+def add_weighted(start: Vector, factors: Matrix64, rows: Rows, out: Vector, *, most: float) -> bool:
+    """Fill in start + Σ factor·row, summed in float64; stop and return False at a number beyond ±most."""
+    ends, places = row_places([start, out]), row_places(rows)
+    if (native := library()) and ends is not None and places is not None:
+        first, last = (c_void_p(int(place)) for place in ends)
+        sizes = c_size_t(len(rows)), c_size_t(len(start))
+        return bool(
+            native.add_weighted(first, address(places), address(factors), *sizes, c_double(most), last)
+        )
+    for part in stretches((slice(0, len(start)),), len(rows)):
+        total = weighted_sum(factors, [row[part] for row in rows])
+        total += start[part]
+        if not (total.max() <= most and -total.min() <= most):  # NaN is beyond too
+            return False
+        out[part] = total
+    return True
 
 
 def distance(left: Vector, right: Vector, trained: Sequence[slice]) -> float:
@@ -185,21 +240,19 @@ def weighted_mean(
     """
     mean = np.zeros(vectors.shape[1])
     rows = np.flatnonzero(weights)
-    shares = weights[rows] / weights.sum() if len(rows) else weights[rows]
-    if native := library():
-        matrix, places = plain_rows(vectors), rows.astype(np.uintp)
+    if not len(rows):
+        return mean
+    shares = weights[rows] / weights.sum()
+    if library():
+        matrix = plain_rows(vectors)
         for part in trained:
-            at, _, stride = rows_at(matrix[:, part])
-            numbers = c_size_t(len(rows)), c_size_t(part.stop - part.start)
-            native.weighted_sum(at, stride, address(places), address(shares), *numbers, address(mean[part]))
+            weighted_sum(shares, [matrix[row, part] for row in rows], mean[part])
         return mean
     parts = list(stretches(trained, len(vectors)))
 
     def fill(some: Sequence[slice]) -> None:
         for part in some:
-            terms = vectors[rows, part].astype(np.float64)
-            terms *= shares[:, None]
-            np.add.reduce(terms, axis=0, out=mean[part])
+            weighted_sum(shares, vectors[rows, part], mean[part])
 
     other = beside.submit(fill, parts[len(parts) // 2 :])
     fill(parts[: len(parts) // 2])
@@ -228,7 +281,7 @@ def _same_bits(one: Vector, other: Vector) -> bool:
 def is_finite(vector: NDArray[np.floating]) -> bool:
     """Return whether every number is finite. One product decides this for most vectors."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.dot(vector, vector)):
+        if np.isfinite(squared_norms(vector[None])[0]):
             return True
     blocks = range(0, len(vector), BLOCK)
     return all(bool(np.isfinite(vector[start : start + BLOCK]).all()) for start in blocks)

@@ -236,6 +236,16 @@ def test_every_update_of_every_round_is_there_within_its_error(both: tuple[Histo
         assert not everything.update_errors(t).any()
 
 
+def test_the_updates_of_some_clients_are_those_of_all(both: tuple[History, ...]) -> None:
+    for history in both[:2]:
+        everyone = history.updates(3)
+        for some in ([], ["c"], ["b", "j", "nobody"], everyone.clients[1:], everyone.clients):
+            found, wanted = history.updates(3, some), everyone.only(some)
+            assert found.clients == wanted.clients
+            assert found.vectors.tobytes() == wanted.vectors.tobytes()
+            assert found.weights.tolist() == wanted.weights.tolist()
+
+
 def test_models_are_exact_or_within_their_error(both: tuple[History, ...]) -> None:
     everything, compact, _ = both
     rebuilt = 0

@@ -49,6 +49,39 @@ def test_an_unchanged_file_is_hashed_once(recorded: tuple[History, Path], hashed
     assert hashed == [path, path]
 
 
+def test_files_that_were_verified_together_are_not_hashed_again(
+    recorded: tuple[History, Path], hashed: list[Path]
+) -> None:
+    history, _ = recorded
+    history.verify_ahead(0)
+    wanted = [history.updates(t).vectors.tobytes() for t in range(3)]
+    assert not hashed
+    assert wanted == [History.open(history.path).updates(t).vectors.tobytes() for t in range(3)]
+
+
+def test_a_damaged_file_among_them_is_found_by_its_reader(
+    recorded: tuple[History, Path], hashed: list[Path]
+) -> None:
+    history, path = recorded
+    written_in_place(path)
+    time.sleep(0.02)
+    history.verify_ahead(0)
+    history.updates(0), history.updates(2)
+    assert not hashed
+    with pytest.raises(DamagedError, match="sha256"):
+        history.updates(1)
+
+
+def test_a_file_that_changed_a_moment_ago_is_left_to_its_reader(
+    recorded: tuple[History, Path], hashed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, path = recorded
+    monkeypatch.setattr(verified_files, "SETTLED", 10**15)
+    history.verify_ahead(0)
+    history.updates(1)
+    assert hashed == [path]
+
+
 def tampered(path: Path) -> bytes:
     content = path.read_bytes()
     return content[:-1] + bytes([content[-1] ^ 1])

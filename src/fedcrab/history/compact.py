@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.errors import ConfigError, DamagedError, shown
-from fedcrab.history.quantise import BLOCK, Bytes, Rows, levels, quantise
+from fedcrab.history.quantise import BLOCK, Bytes, Rows, dequantise, quantise
 from fedcrab.types import Layout
 
 BITS = (2, 4, 8)  # a byte holds a whole number of codes
@@ -90,33 +90,28 @@ class Packing:
     def unpack(self, packed: Bytes) -> Rows:
         """Return the rows q as float32; buffers are exact."""
         self.check(packed)
-        rows = np.empty((len(packed), self.layout.size), np.float32)
-        parts, buffers = self.layout.trained(), self._buffer_places
-        for stored, row in zip(packed, rows, strict=True):
-            numbers, done = self._unpack_row(stored), 0
-            for part in parts:
-                row[part] = numbers[done : done + part.stop - part.start]
-                done += part.stop - part.start
-            row[buffers] = stored[self.width - 4 * len(buffers) :].copy().view("<f4")
+        numbers = self._dequantised(packed)
+        if self.trained == self.layout.size:
+            return numbers
+        rows, done = np.empty((len(packed), self.layout.size), np.float32), 0
+        for part in self.layout.trained():
+            rows[:, part] = numbers[:, done : done + part.stop - part.start]
+            done += part.stop - part.start
+        buffers = self._buffer_places
+        rows[:, buffers] = np.ascontiguousarray(packed[:, self.width - 4 * len(buffers) :]).view("<f4")
         return rows
 
-    def _unpack_row(self, stored: Bytes) -> Rows:
-        largest = float(stored[:4].copy().view("<f4")[0])
-        steps = stored[8 : 8 + 2 * self.blocks].copy().view("<f2").astype(np.float64) * largest
-        numbers = self._numbers_of_bytes().take(self._codes(stored)).view(np.float32)
+    def _dequantised(self, packed: Bytes) -> Rows:
+        """Return the trained numbers of each row."""
+        largest = np.ascontiguousarray(packed[:, :4]).view("<f4").astype(np.float64)
+        scales = np.ascontiguousarray(packed[:, 8 : 8 + 2 * self.blocks]).view("<f2")
         with np.errstate(over="ignore"):
-            numbers.reshape(-1, BLOCK)[:] *= steps.astype(np.float32)[:, None]
-        if largest > HUGE:
-            np.clip(numbers, -largest, largest, out=numbers)
-        return numbers[: self.trained]
-
-    def _numbers_of_bytes(self) -> NDArray[np.generic]:
-        """Return, for each byte, its codes minus Q as float32, side by side in one item."""
-        shifts = np.arange(8 - self.bits, -1, -self.bits)
-        codes = (np.arange(256)[:, None] >> shifts) & (2**self.bits - 1)
-        side_by_side = {2: np.complex128, 4: np.float64, 8: np.float32}[self.bits]
-        numbers: NDArray[np.generic] = (codes - levels(self.bits)).astype(np.float32).view(side_by_side)
-        return numbers.reshape(-1)
+            steps = (scales * largest).astype(np.float32)
+        numbers = dequantise(self._codes(packed), steps, self.bits, self.trained)
+        for row, most in zip(numbers, largest[:, 0].tolist(), strict=True):
+            if most > HUGE:
+                np.clip(row, -most, most, out=row)
+        return numbers
 
     def errors(self, packed: Bytes) -> NDArray[np.float64]:
         """Return ‖q - u‖ of each row over the trained numbers, as measured when it was packed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from fedcrab.history.records import RoundRecord, Settings
 from fedcrab.history.remote import Uploader, local_place, upload
 from fedcrab.history.remote_store import RemoteStore, as_url
 from fedcrab.history.selection import Selection, Selective
-from fedcrab.history.snapshots import Snapshots
+from fedcrab.history.snapshots import AHEAD, Snapshots
 from fedcrab.history.verify import check_directory, load_state, verify
 from fedcrab.history.views import as_frame, as_html, in_one_line
 from fedcrab.history.writer import Writer
@@ -380,24 +380,39 @@ class History:
         last = self.rounds[-1].after if self.rounds else self.charter.initial_model
         return self._snapshots.model(last, self.charter.layout)
 
-    def updates(self, round: int) -> Updates:
-        """Return the update vectors of a round, if the selection keeps them; with ``Compact``, as packed."""
-        entry = self.rounds[round] if 0 <= round < len(self.rounds) else None
-        if entry is None or entry.updates is None or not self.contents.has_updates(round):
-            raise HistoryError(
-                f"{self.path}: round {round} keeps no update vectors; Compact() and Everything() keep them"
-            )
+    def updates(self, round: int, clients: Collection[ClientId] | None = None) -> Updates:
+        """Return the update vectors of a round, if the selection keeps them; with ``Compact``, as packed.
+
+        With ``clients``, those of these clients only.
+        """
+        digest, entry = self._updates_of(round), self.rounds[round]
         if self.contents.packed:
-            return packed_updates(self._snapshots, self.contents, round)
+            return packed_updates(self._snapshots, self.contents, round, clients)
         shape = (len(entry.clients), self.charter.layout.size)
-        vectors = self._snapshots.array(entry.updates, "updates", shape, "F32")
-        return Updates(entry.clients, np.asarray(vectors, np.float32), entry.examples)
+        vectors = self._snapshots.array(digest, "updates", shape, "F32")
+        found = Updates(entry.clients, np.asarray(vectors, np.float32), entry.examples)
+        return found if clients is None else found.only(clients)
+
+    def verify_ahead(self, round: int) -> None:
+        """Check the stored updates of the rounds from this one on, some together: faster if all are read."""
+        rounds = range(round, min(round + AHEAD, len(self.rounds)))
+        self._snapshots.verify_ahead([self._updates_of(t) for t in rounds])
 
     def update_errors(self, round: int) -> NDArray[np.float64]:
         """Return ‖q - u‖ of each client's stored update over the trained numbers; zeros if exact."""
         if self.contents.packed and 0 <= round < len(self.rounds):
             return packed_errors(self._snapshots, self.contents, round)
-        return np.zeros(len(self.updates(round).clients))
+        self._updates_of(round)
+        return np.zeros(len(self.rounds[round].clients))
+
+    def _updates_of(self, round: int) -> str:
+        """Return the hash of a round's update vectors; raise if they were not kept."""
+        digest = self.rounds[round].updates if 0 <= round < len(self.rounds) else None
+        if digest is None or not self.contents.has_updates(round):
+            raise HistoryError(
+                f"{self.path}: round {round} keeps no update vectors; Compact() and Everything() keep them"
+            )
+        return digest
 
     def bytes(self) -> dict[str, int]:
         """Return the bytes on disk: ledger, snapshots, total."""

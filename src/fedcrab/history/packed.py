@@ -7,6 +7,8 @@ since then. Its error is at most the sum of the errors that were measured when t
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,14 +19,21 @@ from fedcrab.history.ledger_state import LedgerState
 from fedcrab.history.quantise import Bytes
 from fedcrab.history.selection import Compact
 from fedcrab.history.snapshots import Snapshots
-from fedcrab.types import Updates, Vector
+from fedcrab.types import ClientId, Updates, Vector
 
 
-def packed_updates(snapshots: Snapshots, contents: LedgerState, round: int) -> Updates:
-    """Return the clients' packed updates of a round."""
-    entry = contents.rounds[round]
-    vectors = packing_of(contents).unpack(read_packed(snapshots, contents, round)[:-1])
-    return Updates(entry.clients, vectors, entry.examples)
+def packed_updates(
+    snapshots: Snapshots, contents: LedgerState, round: int, clients: Collection[ClientId] | None = None
+) -> Updates:
+    """Return the packed updates of a round, of these clients or of all."""
+    entry, packed = contents.rounds[round], read_packed(snapshots, contents, round)[:-1]
+    names, packing = entry.clients, packing_of(contents)
+    wanted = frozenset(names if clients is None else clients)
+    rows = [place for place, name in enumerate(names) if name in wanted]
+    if len(rows) == len(names):
+        return Updates(names, packing.unpack(packed), entry.examples)
+    packing.check(packed)
+    return Updates(tuple(names[row] for row in rows), packing.unpack(packed[rows]), entry.examples[rows])
 
 
 def packed_errors(snapshots: Snapshots, contents: LedgerState, round: int) -> NDArray[np.float64]:
@@ -73,11 +82,9 @@ def packing_of(contents: LedgerState) -> Packing:
 
 
 def read_packed(snapshots: Snapshots, contents: LedgerState, round: int) -> Bytes:
-    """Return the packed rows of a round, every byte checked."""
+    """Return the packed rows of a round, checked against their hash."""
     entry, packing = contents.rounds[round], packing_of(contents)
     if entry.updates is None:
         raise DamagedError(f"round {round} has no packed updates, although its selection keeps them")
     shape = (len(entry.clients) + 1, packing.width)
-    packed = np.asarray(snapshots.array(entry.updates, "packed", shape, "U8"), np.uint8)
-    packing.check(packed)
-    return packed
+    return np.asarray(snapshots.array(entry.updates, "packed", shape, "U8"), np.uint8)

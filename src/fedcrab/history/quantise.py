@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from ctypes import CDLL, c_int, c_size_t
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -196,6 +197,31 @@ def _joined(codes: Bytes, other: Bytes, bits: int) -> Bytes:
         codes, other = other[: len(pairs)], codes
         bits *= 2
     return codes
+
+
+def dequantise(codes: Bytes, steps: Rows, bits: int, width: int) -> Rows:
+    """Return the numbers s·code of each row of codes, the first ``width`` of them; ``steps`` has the s."""
+    if native := library():
+        numbers: Rows = np.empty((len(codes), width), np.float32)
+        native.dequantise_rows(
+            *(*rows_at(codes), address(steps), c_size_t(width), c_int(bits)),
+            *(address(numbers), c_size_t(width)),
+        )
+        return numbers
+    found = _numbers_of_bytes(bits).take(codes).view(np.float32).reshape(*steps.shape, BLOCK)
+    with np.errstate(over="ignore"):
+        found *= steps[:, :, None]
+    return found.reshape(len(codes), -1)[:, :width]
+
+
+@cache
+def _numbers_of_bytes(bits: int) -> NDArray[np.generic]:
+    """Return, for each byte, its codes minus Q as float32, side by side in one item."""
+    shifts = np.arange(8 - bits, -1, -bits)
+    codes = (np.arange(256)[:, None] >> shifts) & (2**bits - 1)
+    side_by_side = {2: np.complex128, 4: np.float64, 8: np.float32}[bits]
+    numbers: NDArray[np.generic] = (codes - levels(bits)).astype(np.float32).view(side_by_side)
+    return numbers.reshape(-1)
 
 
 def _measure_zeros(

@@ -39,6 +39,7 @@ PIECE = 2**17  # numbers of a model written at a time
 LARGE_PIECE = 2**20  # bytes of an array written at a time
 HEADER = 2**20  # bytes, far more than the header of a layout needs
 LARGEST_STATE = 2**40  # bytes
+AHEAD, MOST_AHEAD = 16, 2**28  # files that are hashed together, and their bytes
 RESERVED = "__metadata__"  # safetensors reserves this name for metadata
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DTYPES: Mapping[str, type] = {"F32": np.float32, "F64": np.float64, "U8": np.uint8}
@@ -126,6 +127,21 @@ class Snapshots:
         if content[: len(head)].tobytes() == head and len(content) == len(head) + size:  # as we write it
             return content[len(head) :].view(_DTYPES[dtype]).reshape(shape)
         return _tensor(path, _tensors(path, content.tobytes(), size), name, shape, dtype)
+
+    def verify_ahead(self, digests: Sequence[str]) -> None:
+        """Check the first of these files together with those after it that are read next, if all are here.
+
+        What is read is bounded, so that the system's cache still has it when it is read again.
+        """
+        files, total = dict[str, Path](), 0
+        for digest in digests[:AHEAD]:
+            path = self.path(digest)
+            total += path.stat().st_size if path.is_file() else MOST_AHEAD
+            if total >= MOST_AHEAD or (not files and self._verified.knows(digest)):
+                break
+            files[digest] = path
+        if len(files) > 1:
+            self._verified.verify(files)
 
     def files(self) -> Iterator[Path]:
         """Yield everything in the directory, sorted by name."""

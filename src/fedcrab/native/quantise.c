@@ -92,6 +92,43 @@ static double put_row(const float *numbers, size_t width, int bits, uint8_t *cod
     return largest;
 }
 
+/* The codes of one byte after the other, as one byte each; the first is in the highest bits. */
+static void split(const uint8_t *joined, int bits, uint8_t *codes) {
+    if (bits == 8)
+        memcpy(codes, joined, BLOCK);
+    else if (bits == 4)
+        for (int i = 0; i < BLOCK / 2; i++) {
+            codes[2 * i] = joined[i] >> 4;
+            codes[2 * i + 1] = joined[i] & 15;
+        }
+    else
+        for (int i = 0; i < BLOCK; i++)
+            codes[i] = joined[i / 4] >> (6 - 2 * (i % 4)) & 3;
+}
+
+static void get_numbers(const uint8_t *joined, float step, int bits, float *numbers) {
+    const int32_t zero = (1 << (bits - 1)) - 1;
+    uint8_t codes[BLOCK];
+    split(joined, bits, codes);
+    for (int i = 0; i < BLOCK; i++)
+        numbers[i] = (float)(codes[i] - zero) * step;
+}
+
+/* The numbers step·code of rows whose codes are ``code_stride`` bytes apart, with one step per block. */
+void dequantise_rows(const uint8_t *codes, size_t rows, size_t code_stride, const float *steps, size_t width, int bits,
+                     float *numbers, size_t stride) {
+    size_t whole = width / BLOCK, rest = width % BLOCK, blocks = whole + (rest > 0);
+    float last[BLOCK];
+    for (size_t row = 0; row < rows; row++, codes += code_stride, steps += blocks, numbers += stride) {
+        for (size_t b = 0; b < whole; b++)
+            get_numbers(codes + BLOCK * bits / 8 * b, steps[b], bits, numbers + BLOCK * b);
+        if (rest) {
+            get_numbers(codes + BLOCK * bits / 8 * whole, steps[whole], bits, last);
+            memcpy(numbers + BLOCK * whole, last, sizeof(float) * rest);
+        }
+    }
+}
+
 /* Quantise rows that are ``stride`` numbers apart; their codes are ``code_stride`` bytes apart. */
 void quantise_rows(const float *numbers, size_t rows, size_t stride, size_t width, int bits, uint8_t *codes,
                    size_t code_stride, double *largest, uint16_t *scales, float *squares) {

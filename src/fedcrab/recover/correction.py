@@ -30,7 +30,7 @@ from fedcrab.lbfgs import hessian_product
 from fedcrab.recover.fedrecover import trained_only
 from fedcrab.recover.step import Pair
 from fedcrab.types import ClientId, Layout, Updates, Vector
-from fedcrab.vectors import is_finite, norm
+from fedcrab.vectors import combination, dot, is_finite, norm, products
 
 CLIP = 2.0  # times the median length of the r
 FEWEST = 3  # answers for a robust mean, unless there are no more clients
@@ -153,7 +153,7 @@ def estimated_correction(
     they do the weights of a pixel that is black in every image. If a trigger uses that pixel, v is large
     there; an estimate would carry the attackers' weights over, and no client would ever take them back.
     """
-    inward = [p for p in pairs if _product(p.moved, p.changed) < 0]
+    inward = [p for p in pairs if dot(p.moved, p.changed) < 0]
     if not inward or not moved.any():
         return None
     product = hessian_product([p.moved for p in inward], [p.changed for p in inward], moved)
@@ -161,15 +161,11 @@ def estimated_correction(
         product = hessian_product([inward[-1].moved], [inward[-1].changed], moved)
     if product is None:
         return None
-    mean = shares(stored.weights) @ stored.vectors.astype(np.float64)
+    mean = combination(shares(stored.weights), stored.vectors)
     most, length = min(norm(mean, layout.trained()), norm(moved)), norm(product)
     estimate = (product * min(1.0, most / length if length else 1.0)).astype(np.float32)
     estimate[~np.logical_or.reduce([p.changed != 0 for p in pairs])] = 0
     return estimate
-
-
-def _product(one: Vector, other: Vector) -> float:
-    return float(one.astype(np.float64) @ other.astype(np.float64))
 
 
 def unexplored(pairs: Sequence[Pair], moved: Vector) -> float:
@@ -177,7 +173,7 @@ def unexplored(pairs: Sequence[Pair], moved: Vector) -> float:
     length = norm(moved)
     if not length or not pairs:
         return 1.0 if length else 0.0
-    rows = np.array([*(p.moved for p in pairs), moved], np.float64)
-    gram = rows @ rows.T / length**2
+    rows = [*(p.moved for p in pairs), moved]
+    gram = products(rows, rows) / length**2
     inside = float(gram[-1, :-1] @ np.linalg.lstsq(gram[:-1, :-1], gram[:-1, -1], rcond=1e-9)[0])
     return sqrt(max(1.0 - inside, 0.0))

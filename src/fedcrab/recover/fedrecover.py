@@ -29,13 +29,14 @@ estimate takes them as stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrab.admission import no_updates
 from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.errors import ConfigError
 from fedcrab.history import History
@@ -43,7 +44,6 @@ from fedcrab.lbfgs import hessian_factors
 from fedcrab.recover.step import (
     Pair,
     Pairs,
-    RoundUpdates,
     Step,
     check_answers,
     check_epochs,
@@ -52,7 +52,7 @@ from fedcrab.recover.step import (
 )
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Rejection, Updates, Vector
-from fedcrab.vectors import Matrix64, is_finite, stretches
+from fedcrab.vectors import Matrix64, add_weighted, is_finite, stretches
 
 ROWS = 4  # blocks of this many rows fit the cache
 PAIRS = 2  # pairs of (model's movement, updates' change) per estimate
@@ -60,24 +60,27 @@ PAIRS = 2  # pairs of (model's movement, updates' change) per estimate
 
 def abnormality_threshold(history: History, malicious: Collection[ClientId], tolerance: float) -> float:
     """Return τ, in one pass over the stored updates."""
-    trained = history.charter.layout.trained()
-    rounds = (history.updates(entry.index) for entry in history.rounds)
-    return max((_round_threshold(updates, malicious, trained, tolerance) for updates in rounds), default=0.0)
+    trained, tau = history.charter.layout.trained(), 0.0
+    for entry in history.rounds:
+        history.verify_ahead(entry.index)
+        updates = history.updates(entry.index)
+        rows = [row for c, row in zip(updates.clients, updates.vectors, strict=True) if c not in malicious]
+        tau = _round_threshold(rows, trained, tolerance, least=tau)
+    return tau
 
 
 def _round_threshold(
-    updates: Updates, malicious: Collection[ClientId], trained: Sequence[slice], tolerance: float
+    rows: Sequence[Vector], trained: Sequence[slice], tolerance: float, *, least: float
 ) -> float:
-    """Return τ_t: the smallest value that few enough others exceed."""
-    rows = [row for c, row in zip(updates.clients, updates.vectors, strict=True) if c not in malicious]
+    """Return τ_t, the smallest value that few enough others exceed, or ``least`` if that is more."""
     held = floor(tolerance * len(rows) * sum(part.stop - part.start for part in trained)) + 1
-    largest = np.zeros(0, np.float32)
+    largest = np.zeros(0, np.float32)  # of the values above ``least``
     for values in (row[part] for row in rows for part in trained):
-        bound = largest[0] if len(largest) == held else np.float32(-1)
+        bound = largest[0] if len(largest) == held else np.float32(least)
         if max(values.max(initial=0), -values.min(initial=0)) > bound:  # most rows add nothing
             sizes = np.abs(values)
             largest = _largest(np.concatenate([largest, sizes[sizes > bound]]), held)
-    return float(largest[0]) if len(largest) else 0.0
+    return float(largest[0]) if len(largest) == held else least
 
 
 def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
@@ -89,13 +92,16 @@ def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
 
 def estimate_all(
     stored: Updates, pairs: Pairs, moved: Vector, tau: float, layout: Layout
-) -> dict[ClientId, Vector | str]:
-    """Return û = u + H̃·(ŵ - M) of each client, or why there is no usable estimate.
+) -> tuple[Updates, tuple[Rejection, ...]]:
+    """Return û = u + H̃·(ŵ - M) of each client, and the clients that have no usable estimate, and why.
 
     τ bounds every trained number of a usable estimate. Clients that computed in the same rounds share Δw and
     what follows from it.
     """
-    found: dict[ClientId, Vector | str] = dict.fromkeys(stored.clients, "there is no pair to estimate from")
+    problems = dict.fromkeys(stored.clients, "there is no pair to estimate from")
+    estimates = np.empty_like(stored.vectors)
+    for place in layout.buffers():
+        estimates[:, place] = stored.vectors[:, place]  # not part of the pairs: they stay as stored
     alike: dict[tuple[int, ...], list[int]] = {}
     for row, client in enumerate(stored.clients):
         if pairs.get(client):
@@ -105,28 +111,24 @@ def estimate_all(
         shared, changed = [p.moved for p in theirs[0]], [[p.changed for p in own] for own in theirs]
         factors = hessian_factors(shared, changed, moved)
         for row, own, weights in zip(rows, changed, factors, strict=True):
-            found[stored.clients[row]] = (
+            problems[stored.clients[row]] = (
                 "the pairs determine no Hessian"
                 if weights is None
-                else _added(stored.vectors[row], [*shared, *own, moved], weights, tau, layout)
+                else _add(estimates[row], stored.vectors[row], [*shared, *own, moved], weights, tau, layout)
             )
-    return found
+    usable = [client for client, problem in problems.items() if not problem]
+    rejected = tuple(Rejection(client, problem) for client, problem in problems.items() if problem)
+    return Updates(stored.clients, estimates, stored.weights).only(usable), rejected
 
 
-def _added(
-    stored: Vector, rows: Sequence[Vector], factors: Matrix64, tau: float, layout: Layout
-) -> Vector | str:
-    """Return stored + Σ factor·row, or why the result is rejected."""
-    estimate = stored.copy()  # buffers are not part of the pairs and stay as stored
-    for part in stretches(layout.trained(), ROWS):
-        total = np.multiply(rows[0][part], factors[0], dtype=np.float64)
-        for row, factor in zip(rows[1:], factors[1:], strict=True):
-            total += np.multiply(row[part], factor, dtype=np.float64)
-        total += stored[part]
-        if not (total.max() <= tau and -total.min() <= tau):  # NaN is rejected too
+def _add(
+    out: Vector, stored: Vector, rows: Sequence[Vector], factors: Matrix64, tau: float, layout: Layout
+) -> str:
+    """Fill in stored + Σ factor·row; return why the result is rejected, or nothing."""
+    for part in layout.trained():
+        if not add_weighted(stored[part], factors, [row[part] for row in rows], out[part], most=tau):
             return f"the estimate reaches {_reach(stored, rows, factors, layout):.3g}, above {tau:.3g}"
-        estimate[part] = total
-    return estimate
+    return ""
 
 
 def _reach(stored: Vector, rows: Sequence[Vector], factors: Matrix64, layout: Layout) -> float:
@@ -152,11 +154,16 @@ def with_new_pairs(
 
 
 def trained_only(vector: Vector, layout: Layout) -> Vector:
-    """Return the vector with its buffers set to zero, so that they affect no product."""
-    result = np.zeros_like(vector)
-    for part in layout.trained():
-        result[part] = vector[part]
-    return result
+    """Return the vector with its buffers set to zero, so that they affect no product.
+
+    Without buffers, it is the same array.
+    """
+    buffers = layout.buffers()
+    if buffers:
+        vector = vector.copy()
+    for place in buffers:
+        vector[place] = 0
+    return vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,34 +266,23 @@ def _recover(
     first = schedule.first
     model, pairs = (after.model, after.pairs) if after else (history.model(first), {})
     for t in range(after.round + 1 if after else first, schedule.rounds):
-        stored = history.updates(t).only(plan.askable(t))
+        stored = history.updates(t, plan.askable(t))
         moved = trained_only(model - history.model(t), layout)
-        estimates, fixed = _usable(
-            {} if schedule.is_exact(t) else estimate_all(stored, pairs, moved, tau, layout)
-        )
-        asked = [client for client in stored.clients if client not in estimates]
+        estimates, fixed = no_updates(layout.size), tuple[Rejection, ...]()
+        if not schedule.is_exact(t):
+            estimates, fixed = estimate_all(stored, pairs, moved, tau, layout)
+        asked = [client for client in stored.clients if client not in estimates.clients]
         renewed = renew(fleet, model, asked, round=t, epochs=epochs)
         pairs = with_new_pairs(pairs, renewed.updates, stored, moved, round=t, memory=memory, layout=layout)
-        used = _joined(renewed, stored, estimates, fixed)
+        used = replace(renewed, updates=_joined(renewed.updates, estimates), fixed=fixed)
         step = replace(used.applied(model, rule, layout, t), pairs=pairs)
         yield step
         model = step.model
 
 
-def _usable(
-    found: Mapping[ClientId, Vector | str],
-) -> tuple[dict[ClientId, Vector], tuple[Rejection, ...]]:
-    """Return the estimates, and the clients to ask because they have none."""
-    fixed = tuple(Rejection(client, reason) for client, reason in found.items() if isinstance(reason, str))
-    return {client: row for client, row in found.items() if not isinstance(row, str)}, fixed
-
-
-def _joined(
-    renewed: RoundUpdates, stored: Updates, estimates: Mapping[ClientId, Vector], fixed: tuple[Rejection, ...]
-) -> RoundUpdates:
-    """Return exact and estimated updates as one round's updates."""
-    examples = dict(zip(stored.clients, stored.weights.tolist(), strict=True))
-    exact = zip(renewed.updates.clients, renewed.updates.vectors, renewed.updates.weights, strict=True)
-    answers = {client: (row, float(weight)) for client, row, weight in exact}
-    answers |= {client: (row, examples[client]) for client, row in estimates.items()}
-    return replace(renewed, updates=Updates.of(answers), fixed=fixed)
+def _joined(one: Updates, other: Updates) -> Updates:
+    """Return the updates of two sets of clients as one."""
+    if not (one.clients and other.clients):
+        return one if one.clients else other
+    vectors = np.concatenate([one.vectors, other.vectors])
+    return Updates((*one.clients, *other.clients), vectors, np.concatenate([one.weights, other.weights]))

@@ -143,7 +143,8 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     history, layout, model = scene.plan.history, scene.layout, before.model
     state = before.replay or scene.pacing.start(scene.plan.rollback_round)
     pairs = before.pairs.get(EVERYONE, ())
-    stored = history.updates(t).only(scene.plan.honest(t))
+    history.verify_ahead(t)
+    stored = history.updates(t, scene.plan.honest(t))
     if not stored.clients:
         skipped = RoundUpdates(no_updates(layout.size)).applied(model, scene.aggregate, layout, t)
         return replace(skipped, pairs=before.pairs, replay=replace(state, step_error=0.0))

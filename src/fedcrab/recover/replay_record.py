@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite, sqrt
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.recover.step import Step
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Updates, Vector
-from fedcrab.vectors import stretches
+from fedcrab.vectors import norm, products, stretches, weighted_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +67,24 @@ class ReplayRecord:
         ``asked`` are the fresh answers at x_t, ``stored`` the q_c of the others, ``errors`` their ε_c,
         ``history`` is M_t, rebuilt to within ``model_error``.
         """
-        whole, a_a, a_v, v_v, s_s = sum(examples.values()), 0.0, 0.0, 0.0, 0.0
+        whole = sum(examples.values())
         shares = {client: n / whole for client, n in examples.items()}
         used = {client: asked.get(client, stored.get(client)) for client in examples}
         if missing := [client for client, vector in used.items() if vector is None]:
             raise ConfigError(f"client {missing[0]!r} has neither an answer nor a stored update")
-        lengths = dict.fromkeys(used, 0.0)
+        rows, factors = [np.asarray(row) for row in used.values()], np.array([shares[c] for c in used])
+        inner = np.zeros((3, 3))  # of a, v and the step
         for part in stretches(trained, 1):
             start = before[part].astype(np.float64)
-            v, a = start - history[part], after[part] - start
-            s_s += float(a @ a)
-            for client, vector in used.items():
-                row = np.asarray(vector)[part].astype(np.float64)
-                a = a - shares[client] * row
-                lengths[client] += float(row @ row)
-            a_a, a_v, v_v = a_a + float(a @ a), a_v + float(a @ v), v_v + float(v @ v)
+            v, moved = start - history[part], after[part] - start
+            a = moved - weighted_sum(factors, [row[part] for row in rows])
+            inner += products([a, v, moved], [a, v, moved])
+        error, apart, step = np.sqrt(np.diagonal(inner)).tolist()
         others = [client for client in examples if client not in asked]
         lost = sum(shares[c] * (errors or {}).get(c, 0.0) for c in others)
-        far = sum(shares[c] * sqrt(square) for c, square in lengths.items())
+        far = sum(share * norm(row, trained) for share, row in zip(shares.values(), rows, strict=True))
         share = sum(shares[c] for c in others)
-        return cls(round, sqrt(a_a), a_v, sqrt(v_v), share, lost, far, sqrt(s_s), model_error)
+        return cls(round, error, float(inner[0, 1]), apart, share, lost, far, step, model_error)
 
     def to_table(self) -> dict[str, Any]:
         """Return plain values."""
@@ -145,7 +143,8 @@ def _record(plan: Plan, remembering: RememberingFleet, before: Vector, step: Ste
     if not honest:
         return None
     examples = dict(zip(entry.clients, entry.examples.tolist(), strict=True))
-    updates = history.updates(t)
+    updates = history.updates(t, honest)
+    lost = dict(zip(entry.clients, history.update_errors(t).tolist(), strict=True))
     return ReplayRecord.of(
         t,
         before=before,
@@ -154,7 +153,7 @@ def _record(plan: Plan, remembering: RememberingFleet, before: Vector, step: Ste
         examples={client: examples[client] for client in honest},
         asked=asked,
         stored=dict(zip(updates.clients, updates.vectors, strict=True)),
-        errors=dict(zip(updates.clients, history.update_errors(t).tolist(), strict=True)),
+        errors=lost,
         model_error=history.model_error(t),
         trained=history.charter.layout.trained(),
     ).to_table()

@@ -17,7 +17,7 @@ from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.errors import ConfigError, HistoryError
 from fedcrab.history import History
 from fedcrab.types import ClientId, Fleet, Layout, Rejection, ServerState, Updates, Vector
-from fedcrab.vectors import norm, stretches
+from fedcrab.vectors import squared_norms, stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class RoundUpdates:
             model=model if moved is None else model + moved,
             clients=updates.clients,
             examples=tuple(updates.weights.tolist()),
-            lengths=tuple(norm(row, layout.trained()) for row in updates.vectors),
+            lengths=tuple(np.sqrt(squared_norms(updates.vectors, layout.trained())).tolist()),
             renewed=self.renewed,
             asked=self.asked,
             dropped=self.dropped,
