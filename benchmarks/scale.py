@@ -139,7 +139,7 @@ def table() -> str:
         for what, some in (("over all", rows), ("at the end", rows[-2:])):
             if len(rows) > 2:
                 slopes = (exponent([r[grows] for r in some], [r[c] for r in some]) for c in names)
-                told = " | ".join(f"**{slope:.2f}**" for slope in slopes)
+                told = " | ".join(f"**{round(slope, 2) + 0.0:.2f}**" for slope in slopes)  # no -0.00
                 lines.append(f"| *exponent in {grows}, {what}* | | | | {told} | |")
     return "\n".join(lines)
 
