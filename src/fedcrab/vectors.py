@@ -62,9 +62,9 @@ def squared_norms(
             sizes = c_size_t(len(matrix)), c_size_t(part.stop - part.start)
             native.add_squares(address(places), *sizes, address(result))
         else:
-            for place in column_blocks(matrix[:, part]):
-                block = matrix[:, part][:, place].astype(np.float64)
-                result += np.einsum("cd,cd->c", block, block)
+            for place in stretches((part,), BLOCK // DOT):
+                blocks = (row[place].astype(np.float64) for row in matrix)
+                result += [float(np.dot(block, block)) for block in blocks]
     return result
 
 
