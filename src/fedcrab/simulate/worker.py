@@ -144,21 +144,24 @@ def _sentence(job: Job, problem: Exception) -> str:
 def split_clients(counts: Sequence[int], *, together: int, workers: int) -> list[list[int]]:
     """Return the positions of clients as jobs, the largest first, so that workers finish together.
 
-    Clients of similar size are put together, which suits engines that stack them.
+    Engines that stack clients get up to ``together`` of similar size in a job. For others a job has half of a
+    worker's share of what is left: few messages at first, and small jobs at the end.
     """
     order = sorted(range(len(counts)), key=lambda place: (-counts[place], place))
     if workers < 2:
         return [order] if order else []
-    share = sum(counts) / (workers * (2 if together > 1 else 16))
+    left = sum(counts)
     most = together if together > 1 else len(order)
     jobs: list[list[int]] = []
-    cost = 0
+    cost, share = 0, left / (2 * workers)
     for place in order:
         if not jobs or len(jobs[-1]) >= most or cost >= share:
             jobs.append([])
             cost = 0
+            share = left / (2 * workers) if together == 1 else share
         jobs[-1].append(place)
         cost += counts[place]
+        left -= counts[place]
     return jobs
 
 
