@@ -193,10 +193,10 @@ def weighted_sum(factors: Matrix64, rows: Rows, out: Matrix64 | None = None) -> 
     Without it, numpy adds the numbers of a single column in another order.
     """
     out = np.empty(len(rows[0])) if out is None else out
-    places = row_places(rows)
+    places, factors = row_places(rows), np.ascontiguousarray(factors, np.float64)
     if (native := library()) and places is not None:
         sizes = c_size_t(len(rows)), c_size_t(len(out))
-        native.weighted_sum(address(places), address(np.ascontiguousarray(factors)), *sizes, address(out))
+        native.weighted_sum(address(places), address(factors), *sizes, address(out))
         return out
     terms = _block(rows, slice(None))
     terms *= factors[:, None]
@@ -207,6 +207,7 @@ def weighted_sum(factors: Matrix64, rows: Rows, out: Matrix64 | None = None) -> 
 def add_weighted(start: Vector, factors: Matrix64, rows: Rows, out: Vector, *, most: float) -> bool:
     """Fill in start + Σ factor·row, summed in float64; stop and return False at a number beyond ±most."""
     ends, places = row_places([start, out]), row_places(rows)
+    factors = np.ascontiguousarray(factors, np.float64)
     if (native := library()) and ends is not None and places is not None:
         first, last = (c_void_p(int(place)) for place in ends)
         sizes = c_size_t(len(rows)), c_size_t(len(start))

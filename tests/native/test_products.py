@@ -115,3 +115,16 @@ def test_a_sum_beyond_the_bound_is_refused(level: str, bad: float, place: int) -
             start[place] = bad - 0.5
             assert not add_weighted(start, np.array([2.0]), [row], out, most=1.0)
             start[place] = 0.5
+
+
+@each_level
+def test_factors_may_lie_apart_in_memory(level: str) -> None:
+    rng = rng_for(0, "apart")
+    rows, table = rng.normal(size=(9, 300)).astype(np.float32), rng.normal(size=(9, 50))
+    start, found = rows[0].copy(), []
+    for factors in (table[:, 7].copy(), table[:, 7]):
+        with kernels(level):
+            out = np.empty_like(start)
+            assert add_weighted(start, factors, rows, out, most=1e30)
+            found.append((weighted_sum(factors, rows).tobytes(), out.tobytes()))
+    assert found[0] == found[1]
