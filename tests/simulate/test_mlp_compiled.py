@@ -23,10 +23,10 @@ def single():
         yield
 
 
-def wide(*, bias: bool = True) -> nn.Sequential:
+def wide(*, bias: bool = True, width: int = 35) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(FEATURES, 35, bias=bias), nn.ReLU(), nn.Linear(35, 16), nn.ReLU(), nn.Linear(16, 3)
+        nn.Linear(FEATURES, width, bias=bias), nn.ReLU(), nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, 3)
     )
 
 
@@ -60,16 +60,16 @@ LOADED = [name for name in native.LEVELS if (native.FOLDER / f"{name}.so").exist
 
 
 @pytest.mark.parametrize("level", LOADED)
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("bias", "width"), [(True, 35), (False, 35), (True, 150)])
 @pytest.mark.parametrize(
     ("dense", "epochs", "form"),
     [(0.7, 1, (False, False)), (0.7, 5, (False, True)), (0.1, 1, (True, False)), (0.1, 5, (True, True))],
 )
-def test_equal_to_the_plain_loop(level, bias, dense, epochs, form):
+def test_equal_to_the_plain_loop(level, bias, width, dense, epochs, form):
     kernels = native.load(level)
     if kernels is None:
         pytest.skip(f"this processor does not run {level} kernels")
-    local, module = LocalTraining(learning_rate=0.05, batch=50), wide(bias=bias)
+    local, module = LocalTraining(learning_rate=0.05, batch=50), wide(bias=bias, width=width)
     start = read(list(module.parameters()))
     engine = CompiledMlpEngine(kernels, layers_of(module), local, seed=SEED, cache_bytes=1 << 20)
     tasks = tasks_of(len(start), dense=dense)

@@ -45,7 +45,7 @@ INLINE void add_block(const int tall, const int wide, float *c, int64_t ldc, con
 
 INLINE void add_rows(const int wide, float *c, int64_t ldc, const float *a, int64_t row, int64_t column,
                      const float *b, int64_t ldb, int64_t m, int64_t k, float alpha) {
-    for (; m >= TALL; m -= TALL, c += TALL * ldc, a += TALL * row)
+    for (; m >= TALL && m != 8; m -= TALL, c += TALL * ldc, a += TALL * row) /* 8 is 4 and 4, not 6, 1 and 1 */
         add_block(TALL, wide, c, ldc, a, row, column, b, ldb, k, alpha);
     for (; m >= 4; m -= 4, c += 4 * ldc, a += 4 * row)
         add_block(4, wide, c, ldc, a, row, column, b, ldb, k, alpha);

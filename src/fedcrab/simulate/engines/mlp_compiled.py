@@ -3,7 +3,7 @@
 The first layer takes the form with the least work, which depends on the client's examples only:
 
 - dense: every feature;
-- sparse: only the features of an example that are not 0, sorted by feature in every batch;
+- sparse: only the features of an example that are not 0;
 - dual: after some steps of SGD the weight is W₀ − Σ dᵢ·xᵢᵀ, where dᵢ sums the errors at example i, each times
   its learning rate, and the bias is b₀ − Σ dᵢ. The output at example j is then
 
@@ -34,7 +34,6 @@ from fedcrab.vectors import is_finite
 MOST_COLUMNS = 1 << 16  # a column's number has 16 bits
 MOST_NUMBERS = (1 << 31) - 1  # of a batch; they are counted with 32 bits
 MOST_EXAMPLES = 1024  # of a kernel, which then has 4 MB
-NONZERO = 7.5  # the work on a number that is not 0, in multiplications of the dense form per output
 GAIN = 1.2  # the dual form must save a sixth, because its kernel may have to be computed again
 LINE = 64  # bytes of a cache line
 
@@ -90,6 +89,8 @@ class CompiledMlpEngine:
     ) -> None:
         self._library, self._layers, self._local, self._seed = library, layers, local, seed
         library.mlp_bytes.restype = library.nonzeros.restype = ctypes.c_int64
+        library.mlp_nonzero_work.restype = ctypes.c_float
+        self._nonzero_work = float(library.mlp_nonzero_work())
         self._kernels = ClientCache[Tensor](cache_bytes * 2 // 3)
         self._nonzeros = ClientCache[Nonzeros](cache_bytes // 3)
         self._memory = np.empty(0, np.uint8)
@@ -153,7 +154,7 @@ class CompiledMlpEngine:
         columns, values = np.empty(x.numel() + 1, np.uint16), np.empty(x.numel() + 1, np.float32)
         given = (ctypes.c_void_p(x.data_ptr()), ctypes.c_int64(len(x)), ctypes.c_int64(x.shape[1]))
         count = int(self._library.nonzeros(*given, address(begins), address(columns), address(values)))
-        kept = count if count * NONZERO < 2 * x.numel() else 0
+        kept = count if count * self._nonzero_work < 2 * x.numel() else 0
         return Nonzeros(count, begins, columns[:kept].copy(), values[:kept].copy())
 
     def _dual(self, x: Tensor, sparse: Nonzeros | None, epochs: int) -> bool:
@@ -163,7 +164,7 @@ class CompiledMlpEngine:
         """
         if len(self._layers) < 2 or not 0 < len(x) <= MOST_EXAMPLES:
             return False
-        once = NONZERO * sparse.count / len(x) if sparse else 2 * x.shape[1]
+        once = self._nonzero_work * sparse.count / len(x) if sparse else 2 * x.shape[1]
         return epochs * once >= GAIN * (once + epochs * len(x))
 
     def _kernel(self, task: Task, x: Tensor) -> Tensor:
