@@ -1,4 +1,8 @@
-"""A SuperLink and SuperNodes on loopback, with TLS and SuperNode authentication; nothing reaches further."""
+"""A SuperLink and SuperNodes on loopback, with TLS and SuperNode authentication; nothing reaches further.
+
+Flower starts a process for every message, which imports Flower for two seconds. `quickly` has them forked
+from one process that has imported it; the trials that kill processes, and all slow ones, do without.
+"""
 
 import contextlib
 import functools
@@ -17,6 +21,8 @@ from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from trials.forked import forking
+
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
 APP = Path(__file__).parent / "siteapp"
@@ -32,6 +38,16 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
+PROGRAMS = (
+    *("flwr", "flower-superlink", "flower-superexec", "flower-supernode"),
+    *("flwr-serverapp", "flwr-clientapp", "flwr-simulation", "fedcrab", "python"),
+)
+IMPORTS = (
+    "fedcrab.flower",
+    "flwr.superlink.main",
+    "flwr.supernode.main",
+    "flwr.supernode.start_client_internal",
+)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -56,6 +72,7 @@ class Deployment:
         self.home.mkdir()
         self.configure(f'root-certificates = "{self.ca}"')
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment = environment(self.home)
 
     def configure(self, security: str) -> None:
         """Where the `flwr` command finds the SuperLink."""
@@ -67,10 +84,10 @@ class Deployment:
     def start(self, name: str, *command: str) -> None:
         with (self.place / f"{name}.log").open("ab") as out:
             self.processes[name] = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:]],
+                command,
                 stdout=out,
                 stderr=out,
-                env=environment(self.home),
+                env=self.environment,
                 cwd=self.place,
                 start_new_session=True,
             )
@@ -115,7 +132,7 @@ class Deployment:
 
     def run(self, command: list[str]) -> str:
         done = subprocess.run(
-            command, env=environment(self.home), cwd=self.place, capture_output=True, text=True, timeout=AMPLE
+            command, env=self.environment, cwd=self.place, capture_output=True, text=True, timeout=AMPLE
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -123,7 +140,7 @@ class Deployment:
     def flwr_run(self, *more: str, app: Path = APP, **config: object) -> str:
         """Start a run of the app; its id."""
         told = " ".join(f"{k.replace('_', '-')}={_toml(v)}" for k, v in config.items())
-        out = self.run([str(BIN / "flwr"), "run", str(app), "--run-config", told, *more])
+        out = self.run(["flwr", "run", str(app), "--run-config", told, *more])
         return re.search(r"started run (\d+)", out).group(1)
 
     def status(self, run: str) -> str:
@@ -183,9 +200,20 @@ def _toml(value: object) -> str:
 
 
 @contextlib.contextmanager
-def deployed(place: Path, sites: int) -> Iterator[Deployment]:
+def quickly(trial: Deployment, *imports: str) -> Iterator[Deployment]:
+    """Its programs are forks of a process that has imported Flower, and these modules."""
+    with forking(
+        trial.place / "forked", trial.environment, PROGRAMS, (*IMPORTS, *imports)
+    ) as trial.environment:
+        try:
+            yield trial
+        finally:
+            trial.close()
+
+
+@contextlib.contextmanager
+def deployed(trial: Deployment) -> Iterator[Deployment]:
     """A SuperLink, registered keys, and a SuperNode a site."""
-    trial = Deployment(place, sites)
     try:
         trial.start_link()
         trial.register()
@@ -199,9 +227,8 @@ def deployed(place: Path, sites: int) -> Iterator[Deployment]:
 
 
 @contextlib.contextmanager
-def simulated(place: Path) -> Iterator[Deployment]:
+def simulated(trial: Deployment) -> Iterator[Deployment]:
     """A SuperLink that simulates its nodes."""
-    trial = Deployment(place, 0)
     try:
         trial.start_simulation()
         yield trial

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deployment import Deployment, deployed, simulated
+from deployment import Deployment, deployed, quickly, simulated
 from safetensors.numpy import load_file
 from scenes import SITES, Plain, plainly_recorded
 
@@ -53,7 +53,7 @@ def bare(clients: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.slow
 def test_the_simulation_engine_gives_the_same(tmp_path: Path) -> None:
-    with simulated(tmp_path / "trial") as trial:
+    with simulated(Deployment(tmp_path / "trial", 0)) as trial:
         engine = ("--federation-config", "num-supernodes=8 client-resources-num-cpus=1")
         run_both(trial, tmp_path, "2", *engine, rounds=4, sites=8)
     assert History.open(tmp_path / "h").clients == tuple("01234567")
@@ -62,7 +62,7 @@ def test_the_simulation_engine_gives_the_same(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with simulated(tmp_path_factory.mktemp("engine") / "trial") as trial:
+    with simulated(Deployment(tmp_path_factory.mktemp("engine") / "trial", 0)) as trial:
         yield trial
 
 
@@ -92,13 +92,13 @@ def test_strategies_in_the_simulation_engine(strategy: str, engine: Deployment, 
 
 @pytest.mark.long(40)
 def test_a_deployment_gives_the_same(tmp_path: Path) -> None:
-    with deployed(tmp_path / "trial", 3) as trial:
+    with quickly(Deployment(tmp_path / "trial", 3)) as made, deployed(made) as trial:
         run_both(trial, tmp_path, "site-2", rounds=2, sites=3)
     assert_same(tmp_path, "site-2", sites=3, rounds=2)
 
 
 @pytest.mark.slow
 def test_a_deployment_of_eight_gives_the_same(tmp_path: Path) -> None:
-    with deployed(tmp_path / "trial", 8) as trial:
+    with deployed(Deployment(tmp_path / "trial", 8)) as trial:
         run_both(trial, tmp_path, "site-2", rounds=4, sites=8)
     assert_same(tmp_path, "site-2", sites=8, rounds=4)

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from deployment import BIN, Deployment, environment, free_port, simulated
+from deployment import BIN, Deployment, environment, free_port, quickly, simulated
 
 from fedcrab.flower import recovery
 from test_documents import BLOCK, assert_shown
@@ -54,8 +54,9 @@ def copied(place: Path) -> Path:
 @pytest.mark.long(50)
 def test_the_guide_in_simulation(tmp_path: Path) -> None:
     app = copied(tmp_path)
-    with simulated(tmp_path / "trial") as trial:
-        follow(FIRST, app, environment(trial.home))
+    made = Deployment(tmp_path / "trial", 0)
+    with quickly(made, "flwr.simulation.app", "ray", "torch", "sklearn.datasets"), simulated(made) as trial:
+        follow(FIRST, app, trial.environment)
 
 
 @pytest.mark.slow

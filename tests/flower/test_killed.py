@@ -25,7 +25,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory) -> Iterator[Deployment]:
-    with deployed(tmp_path_factory.mktemp("killed") / "trial", COUNT) as found:
+    with deployed(Deployment(tmp_path_factory.mktemp("killed") / "trial", COUNT)) as found:
         yield found
 
 

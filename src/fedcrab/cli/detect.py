@@ -21,6 +21,7 @@ from fedcrab.cli.output import (
     print_tables,
 )
 from fedcrab.detect import DETECTORS, Detection, join, ledger
+from fedcrab.detect.detection import NOT_LOOKED_FOR, no_configuration
 from fedcrab.errors import ConfigError
 from fedcrab.extras import has_extra, install, need_extra
 from fedcrab.history import History
@@ -160,11 +161,12 @@ def _detection(history: History, detector: str, examples: Path | None, progress:
             raise ConfigError(f"--examples applies to the detectors taught and all, not to {detector}")
         return DETECTORS[detector](history)
     if detector == "all" and examples is None and not has_extra("simulate"):
-        note = f"What was planted, and who taught it, was not looked for: {install('simulate')}"
-        return join([ledger(history)], [note])
+        return join([ledger(history)], [f"{NOT_LOOKED_FOR} {install('simulate')}"])
     need_extra("simulate", "asking who taught the model something")
     if not history.clients:
         return ledger(history)  # it says why there is nothing to judge
+    if detector == "all" and examples is None and (problem := no_configuration(history)) is not None:
+        return join([ledger(history)], [f"{NOT_LOOKED_FOR} {problem}"])  # without importing the simulator
     progress.stage("Loading the simulator")
     from fedcrab.experiment.forensics import detect_everything, detect_taught
 

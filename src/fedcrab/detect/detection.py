@@ -9,8 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedcrab.history import History
 from fedcrab.html import html_pairs, html_rows
 from fedcrab.types import ClientId, natural
+
+NOT_LOOKED_FOR = "What was planted, and who taught it, was not looked for:"
+
+
+def no_configuration(history: History) -> str | None:
+    """Return why a command cannot examine what a history's models do; None if it can."""
+    if history.charter.engine == "simulator":
+        return None
+    return (
+        f"{history.path}: contains no configuration, so the model's module and the server's probe examples "
+        "are unknown; in Python, pass both to fedcrab.audit (docs/forensics.md)"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from fedcrab.audit.lessons import spare
 from fedcrab.audit.taught import DOUBTED
 from fedcrab.audit.timeline import lift
 from fedcrab.detect import Detection, join, ledger
+from fedcrab.detect.detection import NOT_LOOKED_FOR, no_configuration
 from fedcrab.detect.saved_audit import picture, write_audit
 from fedcrab.errors import ConfigError, DamagedError, HistoryError
 from fedcrab.experiment.config import Config
@@ -41,7 +42,6 @@ from fedcrab.simulate import Architecture, hold_out, load_dataset
 from fedcrab.terminal import print_to_stderr
 from fedcrab.types import ClientId, Vector
 
-NOT_LOOKED_FOR = "What was planted, and who taught it, was not looked for:"
 TRIGGER, BROUGHT = "trigger", "brought"  # the kinds of misbehaviour
 FINAL = "final"  # the name of the history's own last model
 
@@ -220,11 +220,8 @@ class Investigation:
 
 def server_of(history: History) -> Server:
     """Return the server's side from the configuration in a history; raise ``ConfigError`` if it has none."""
-    if history.charter.engine != "simulator":
-        raise ConfigError(
-            f"{history.path}: contains no configuration, so the model's module and the server's probe "
-            "examples are unknown; in Python, pass both to fedcrab.audit (docs/forensics.md)"
-        )
+    if (problem := no_configuration(history)) is not None:
+        raise ConfigError(problem)
     config = Config.from_json(history.charter.notes)
     dataset, x, y = hold_out(load_dataset(config.data.name), probe=config.data.probe, seed=config.seed)
     module = Architecture(config.model, dataset.shape, dataset.classes).build()
