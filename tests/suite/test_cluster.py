@@ -11,11 +11,12 @@ from fedcrab import ConfigError
 from fedcrab.experiment.cell_cache import CellCache
 from fedcrab.experiment.compute import compute
 from fedcrab.experiment.matrix import expand
+from fedcrab.experiment.processes import IMPORTED
 from fedcrab.experiment.run_suite import bench_command
 from fedcrab.experiment.scheduler import run_jobs, trainings
 from fedcrab.experiment.suite import load_suite
 
-distributed = pytest.importorskip("distributed")
+dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
 pytestmark = pytest.mark.long(15)
 
 SUITE = """
@@ -29,10 +30,16 @@ MEASURES = ("ta", "asr", "distance", "client_rounds", "bytes")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    place = tmp_path_factory.mktemp("dask")
+    """Its workers are forks of a process that has imported what they need, so that a new one is there soon."""
+    place, method = (
+        tmp_path_factory.mktemp("dask"),
+        {"distributed.worker.multiprocessing-method": "forkserver"},
+    )
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
-    with distributed.LocalCluster(**options, local_directory=place, silence_logs=50) as cluster:
-        yield cluster
+    with dask.config.set(method):
+        distributed.utils.get_mp_context().set_forkserver_preload([*IMPORTED, "distributed"])
+        with distributed.LocalCluster(**options, local_directory=place, silence_logs=50) as cluster:
+            yield cluster
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 ``ProcessPoolExecutor`` abandons all its work when one process dies. Here each process has its own pool.
 Messages from a running process are passed to the function that the executor was created with.
+
+Where the system can fork, the processes are forks of one that has imported what all of them need and has no
+threads: torch and scikit-learn are imported once, not once per process.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from typing import Any
 
 from fedcrab.simulate.workers import KEEP_PAGES
 
-SPAWN = multiprocessing.get_context("spawn")
+FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
+IMPORTED = ("fedcrab.experiment.compute", "torch", "sklearn.datasets")  # by the process that forks
 _PARENT: list[Connection] = []  # in a process of the executor: the connection for its messages
 
 
@@ -82,10 +87,12 @@ class _Slot:
             if self._closed:
                 raise BrokenExecutor("the executor is shut down")
             if self._pool is None:
-                receiver, sender = SPAWN.Pipe(duplex=False)
+                receiver, sender = CONTEXT.Pipe(duplex=False)
                 for name, value in KEEP_PAGES.items():
                     os.environ.setdefault(name, value)  # the allocator of a new process reads these
-                self._pool = ProcessPoolExecutor(1, SPAWN, _begin, (sender,))
+                if FORKS:
+                    CONTEXT.set_forkserver_preload([*IMPORTED])
+                self._pool = ProcessPoolExecutor(1, CONTEXT, _begin, (sender,))
                 self._pid = self._pool.submit(os.getpid).result()
                 sender.close()
                 threading.Thread(target=self._listen, args=[receiver], daemon=True).start()
