@@ -6,7 +6,7 @@ import pytest
 from fedcrab.errors import ConfigError, FedcrabError
 from fedcrab.simulate import LocalTraining, Predictor, SimulatedFleet, dirichlet, initial_model, load_dataset
 
-pytestmark = pytest.mark.long(12)
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 DIGITS = load_dataset("digits")
 PARTS = dirichlet(DIGITS.train_y, clients=12, concentration=0.5, seed=0)

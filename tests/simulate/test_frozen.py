@@ -10,7 +10,7 @@ from fedcrab.errors import ConfigError
 from fedcrab.simulate import LocalTraining, Predictor, SimulatedFleet, iid, initial_model, load_dataset
 from fedcrab.simulate.models import Architecture, frozen_hash
 
-pytestmark = pytest.mark.long(6)
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 DIGITS = load_dataset("digits")
 PARTS = iid(DIGITS.train_y, clients=4, seed=0)

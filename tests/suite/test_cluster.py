@@ -30,11 +30,9 @@ MEASURES = ("ta", "asr", "distance", "client_rounds", "bytes")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """Its workers are forks of a process that has imported what they need, so that a new one is there soon."""
-    place, method = (
-        tmp_path_factory.mktemp("dask"),
-        {"distributed.worker.multiprocessing-method": "forkserver"},
-    )
+    """Its workers are forks of a process that has imported what they need: a new one is there soon."""
+    place = tmp_path_factory.mktemp("dask")
+    method = {"distributed.worker.multiprocessing-method": "forkserver"}
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with dask.config.set(method):
         distributed.utils.get_mp_context().set_forkserver_preload([*IMPORTED, "distributed"])

@@ -1,8 +1,8 @@
 """Commands on the PATH that are forks of one process, which has imported what they need.
 
-Each command is a real process with the arguments, directory, environment and streams that the shell gave it,
-and lives no longer than the program that the shell started; only the seconds of importing torch, Flower or
-FLARE are spent once. Programs are those of the installed packages, `python` (a file, `-m` or `-c`) and
+Each command is a real process with the arguments, directory, environment and open files that the shell gave
+it, and lives no longer than the program that the shell started; only the seconds of importing torch, Flower
+or FLARE are spent once. Programs are those of the installed packages, `python` (a file, `-m` or `-c`) and
 `forked-python PROGRAM`, which is `python -W error -c PROGRAM`. Run as a program, this file is the process
 that forks.
 """
@@ -30,18 +30,27 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType, ModuleType
 
-LONGEST = 1 << 20  # bytes of a request
+LONGEST, MOST = 1 << 20, 250  # bytes of a request, and descriptors with it
+HIGH = 500  # the first number of descriptors that programs have not been given
 FEDCRAB = ("fedcrab", "forked-python")
 ENGINES = ("fedcrab.flower", "fedcrab.nvflare")  # no command imports them
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 if {command!r} == "python" and sys.argv[1][:1] == "-" and sys.argv[1] not in ("-c", "-m"):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+given = [0, 1, 2]
+for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+    try:
+        given += [number] if number > 2 and os.fstat(number) else []
+    except OSError:  # that of the listing
+        pass
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     request = dict(command={command!r}, arguments=sys.argv[1:], directory=os.getcwd(), program=sys.argv[0])
-    request["environment"] = dict(os.environ)
-    socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
+    request.update(environment=dict(os.environ), descriptors=given)
+    socket.send_fds(server, [json.dumps(request).encode()], given)
+    for number in given[3:]:
+        os.close(number)
     sys.exit(int(server.recv(9) or b"70"))
 """
 
@@ -94,7 +103,8 @@ def serve(address: str, commands: Sequence[str], imports: Sequence[str]) -> None
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
             pid = os.fork()
             if pid == 0:
-                server.close()
+                for other in (server, *children.values()):
+                    other.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
                 run(asked, programs)
@@ -116,14 +126,16 @@ def everything() -> Iterator[str]:
 
 def run(asked: socket.socket, programs: dict[str, Callable[[], object]]) -> None:
     """The command in this process, with the exit code that it would have."""
-    request, streams, *_ = socket.recv_fds(asked, LONGEST, 3)
+    asked = socket.socket(fileno=out_of_the_way(asked.detach()))
+    request, streams, *_ = socket.recv_fds(asked, LONGEST, MOST)
     end_with(asked)
-    for number, stream in enumerate(streams):
+    told = json.loads(request)
+    streams = [out_of_the_way(stream) for stream in streams]
+    for number, stream in zip(told["descriptors"], streams, strict=True):
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    told = json.loads(request)
     os.chdir(told["directory"])
     os.environ.update(told["environment"])
     paths = told["environment"].get("PYTHONPATH", "").split(os.pathsep)
@@ -141,6 +153,13 @@ def run(asked: socket.socket, programs: dict[str, Callable[[], object]]) -> None
             if not stream.closed:
                 stream.flush()
         os._exit(code)
+
+
+def out_of_the_way(descriptor: int) -> int:
+    """The same, with a number that no program has been given."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    os.close(descriptor)
+    return moved
 
 
 def end_with(asked: socket.socket) -> None:
