@@ -1,5 +1,6 @@
 """Train and recover the site app over a loopback grid, slowly enough to be killed: victim.py PLACE."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ def main(place: Path) -> None:
 
     paths = {"history": str(place / "h"), "recovered": str(place / "out")}
     config = {**paths, "malicious": "site-2", "method": "retrain", "rounds": 4, "sites": 8, "deadline": 60.0}
-    print("ready", flush=True)
+    print("ready", os.getpid(), flush=True)
     server.app(grid(slowly), context(mode="train", **config))
     server.app(grid(slowly), context(mode="recover", **config))
 
