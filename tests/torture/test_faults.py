@@ -40,7 +40,7 @@ def problems(answer: dict[str, Any]) -> dict[str, list[str]]:
 @pytest.mark.long(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_leaves_every_acknowledged_round_and_no_half_round(shim, tmp_path, fault):
-    answer = run(shim, tmp_path, fault, "selective", stride=32, offset=FAULTS.index(fault))
+    answer = run(shim, tmp_path, fault, "selective", stride=48, offset=FAULTS.index(fault))
     assert answer["operations"] > 300
     assert problems(answer) == {}
 
