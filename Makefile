@@ -9,13 +9,22 @@ unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile torch and
 KERNELS := $(wildcard src/fedcrab/native/*.[ch]) hatch_build.py
 SOURCES := $(shell find src -name '*.py' -o -path '*/assets/*') $(KERNELS) pyproject.toml constraints.txt
 
+# $(call environment,PLACE): a virtual environment with uv in it, and pip only where $(PYTHON) has none to lend,
+# as it takes six seconds to put it there.
+define environment
+	$(PYTHON) -m venv --without-pip $(1)
+	$(PYTHON) -m pip --python $(1)/bin/python install -q --no-compile -c constraints.txt uv || \
+	{ $(PYTHON) -m venv $(1) && $(1)/bin/pip install -q --no-compile -c constraints.txt uv; }
+endef
+
 # $(call install,PLACE,PACKAGES,BY): into the environment PLACE, by uv, several times as fast as pip, which does
-# it where uv cannot. uv is told where pip would look besides the index. Both are in the environment BY.
+# it where uv cannot. uv is told where pip would look besides the index. It is in the environment BY.
 TESTED := -e '.[dev,simulate,flower]'
+PIP = $$(test -x $(1)/bin/pip && echo $(1)/bin/pip || echo $(PYTHON) -m pip)
 define install
-	UV_FIND_LINKS="$$($(3)/bin/pip config get global.find-links 2> /dev/null || echo "$$PIP_FIND_LINKS")" \
+	UV_FIND_LINKS="$$($(call PIP,$(3)) config get global.find-links 2> /dev/null || echo "$$PIP_FIND_LINKS")" \
 	$(3)/bin/uv pip install -q --python $(1)/bin/python -c constraints.txt $(2) || \
-	$(3)/bin/pip --python $(1)/bin/python install -q --no-compile -c constraints.txt $(2)
+	$(call PIP,$(3)) --python $(1)/bin/python install -q --no-compile -c constraints.txt $(2)
 endef
 
 .PHONY: demo test prepare chromium checks unit wheel compatibility integrations torture s3 benchmarks clean
@@ -23,23 +32,23 @@ endef
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedcrab demo
 
-# The tests often wait for processes and disks: the rest runs beside them.
-test: prepare
+# The tests often wait for processes and disks: the rest runs beside them, as soon as the packages are there.
+test:
 	+$(MAKE) --no-print-directory -j 3 unit wheel checks
 
 prepare:
 	+$(MAKE) --no-print-directory -j 2 $(TEST)/ready chromium
 
-checks: $(TEST)/ready
+checks: $(TEST)/installed
 	$(TEST)/bin/ruff check .
 	$(TEST)/bin/ruff format --check .
 	$(TEST)/bin/mypy
 
-unit: $(TEST)/ready
+unit: $(TEST)/ready chromium
 	$(TEST)/bin/pytest -q -n $(WORKERS)
 
 # The wheel alone, in an environment of its own, away from the checkout.
-wheel: $(TEST)/ready
+wheel: $(TEST)/installed
 	rm -rf $(WHEEL) && mkdir -p $(WHEEL)
 	$(TEST)/bin/python -m build -q --no-isolation --wheel --outdir $(WHEEL)
 	$(PYTHON) -m venv --without-pip $(WHEEL)/env
@@ -73,23 +82,26 @@ torture: $(TEST)/ready
 
 # Histories on S3, against moto's server: thirty packages that nothing else needs.
 s3: $(TEST)/ready
-	$(TEST)/bin/pip install -q --no-compile -c constraints.txt '.[s3]' 'moto[server]>=5' gcsfs gcp-storage-emulator
+	$(call install,$(TEST),'.[s3]' 'moto[server]>=5' gcsfs gcp-storage-emulator,$(TEST))
 	$(TEST)/bin/pytest -q -n 0 tests/history/test_remote.py
 
 benchmarks: $(TEST)/ready
 	$(TEST)/bin/python benchmarks/history.py
 
 $(DEMO)/ready: $(SOURCES)
-	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/pip install -q --no-compile -c constraints.txt uv
+	$(call environment,$(DEMO))
 	$(call install,$(DEMO),'.[simulate]',$(DEMO))
 	touch $@
 
-$(TEST)/ready: pyproject.toml constraints.txt $(KERNELS)
-	$(PYTHON) -m venv $(TEST)
-	$(TEST)/bin/pip install -q --no-compile -c constraints.txt uv
+$(TEST)/installed: pyproject.toml constraints.txt $(KERNELS)
+	$(call environment,$(TEST))
 	$(call install,$(TEST),$(TESTED),$(TEST))
-	$(TEST)/bin/python -c 'import distributed, flwr.cli.app, flwr.server, ray, sklearn.cluster, torch' # compiled once
+	touch $@
+
+# Packages and tests are compiled once here, and not by every process that imports them first.
+$(TEST)/ready: $(TEST)/installed
+	$(TEST)/bin/python -c 'import distributed, flwr.cli.app, flwr.server, ray, sklearn.cluster, torch'
+	-$(TEST)/bin/pytest --collect-only -qq > /dev/null
 	touch $@
 
 clean:
