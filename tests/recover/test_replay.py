@@ -1,6 +1,5 @@
 """The corrected replay against a naive version with all vectors, against retraining, and under attack."""
 
-from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -15,8 +14,9 @@ from fedcrab import Compact, Everything, Plan, plan
 from fedcrab.aggregate import median, trimmed_mean
 from fedcrab.recover import replay, retrain
 from fedcrab.recover.correction import Correction, correction_of, estimated_correction, unexplored
-from fedcrab.recover.pacing import KEPT, LONGEST, Moment, Pacing, longest_gap, usual_contacts
+from fedcrab.recover.pacing import KEPT, Pacing
 from fedcrab.recover.replay import predicted_error
+from fedcrab.recover.schedule import LONGEST, Moment, longest_gap, usual_contacts
 from fedcrab.recover.step import Pair, ReplayState
 from fedcrab.seeds import rng_for
 from fedcrab.types import Layout, Updates
@@ -82,7 +82,9 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         if trust and every is None and asked is None:
             usual, to_come = (naive_usual(r, decided.rollback_round, settled) for r in (None, t))
             left = 5 * (1 + len(usual)) // 2 - answers - 2 * len(to_come)
-            contact, number = contact and left >= 2, min(number, left)
+            late = ROUNDS - t <= rounds // 4
+            number = min(2 + ceil((left - 2) / (1 + len(to_come))), left) if late else 2
+            contact = contact and left >= 2
         if t >= ROUNDS - settled:
             half = trust and settle is None and (uneven <= 0.6 or rounds < 30)
             contact, number = True, ceil(len(stored) / 2) if half else len(stored)
@@ -90,9 +92,10 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         drawn = sorted(stored) if everybody else sorted(waiting[:number]) if contact else []
         drawn = drawn if v.any() else []
         common, fresh = predicted, {}
+        e = {c: part * 0.93 ** (t - last_asked[c]) if trust else part for c, part in own.items()}
         if drawn:
             fresh = {c: TASK.answer(x.astype(np.float32), c, t)[0] for c in drawn}
-            r = np.array([fresh[c] - stored[c][0] - own.get(c, 0) for c in drawn])
+            r = np.array([fresh[c] - stored[c][0] - e.get(c, 0) for c in drawn])
             if trust:
                 common = np.average(r, axis=0, weights=[stored[c][1] for c in drawn])
             else:
@@ -105,11 +108,11 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             if predicted is not None:
                 new = common - predicted
                 common = predicted + max(0.5, 1 - noise2 / np.linalg.norm(new) ** 2) * new
-            changes = {c: row + own.get(c, 0) for c, row in zip(drawn, r, strict=True)}
+            changes = {c: row + e.get(c, 0) for c, row in zip(drawn, r, strict=True)}
             fresh = fresh if everybody else {c: stored[c][0] + changes[c] for c in drawn}
         step = np.zeros_like(x)
         for c, (u, n) in stored.items():
-            shift = 0 if common is None else common + own.get(c, 0)
+            shift = 0 if common is None else common + e.get(c, 0)
             step += n / total * fresh.get(c, u + shift)
         if drawn:
             missed = np.sqrt(max(np.linalg.norm(new) ** 2 - noise2, 0))
@@ -345,10 +348,10 @@ def test_how_a_replay_settles() -> None:
     assert [asked(uneven, 40, left, trust=True) for left in (2, 1)] == [0, 11]
 
 
-def asked_with_trust(rounds: int, first: int, *, turns: bool, ask: int, **fixed: int) -> dict[int, int]:
+def asked_with_trust(rounds: int, first: int, *, turns: bool, **fixed: int) -> dict[int, int]:
     """How many clients each contact asks, of twenty; after each, measurements want the shortest gap."""
     pacing = Pacing(fixed.get("every"), fixed.get("asked"), fixed.get("settle"), trust=True)
-    state, asked = replace(pacing.start(first), ask=ask), {}
+    state, asked = pacing.start(first), {}
     for t in range(first + 1, rounds):
         now = Moment(t, first, rounds)
         due = pacing.contacts(state, now, new=1.0 if turns else 0.0, moved=1.0, travelled=1.0)
@@ -357,33 +360,29 @@ def asked_with_trust(rounds: int, first: int, *, turns: bool, ask: int, **fixed:
         asked[t] = pacing.count(state, now, 20)
         measured = Correction(np.zeros(2, np.float32), dict.fromkeys(range(asked[t]), np.zeros(2)), 20, 9, 99)
         state = pacing.after_contact(state, now, measured, step=1.0, travelled=1.0)
-        state = replace(state, ask=ask)
     return asked
 
 
-@given(st.integers(2, 120), st.integers(0, 100), st.booleans(), st.integers(2, 3))
-def test_trust_has_a_budget_that_leaves_the_usual_contacts(
-    rounds: int, first: int, turns: bool, ask: int
-) -> None:
+@given(st.integers(2, 120), st.integers(0, 100), st.booleans())
+def test_trust_has_a_budget_that_leaves_the_usual_contacts(rounds: int, first: int, turns: bool) -> None:
     """Whatever is measured: at most half of five answers per usual contact and one more, no longer gaps."""
     first = min(first, rounds - 1)
-    asked, usual = asked_with_trust(rounds, first, turns=turns, ask=ask), usual_contacts(first, rounds)
+    asked, usual = asked_with_trust(rounds, first, turns=turns), usual_contacts(first, rounds)
     assert sum(asked.values()) <= 5 * (1 + len(usual)) / 2
     assert len(asked) >= len(usual)
-    assert all(2 <= count <= ask for count in asked.values())
+    for t, count in asked.items():
+        assert count == 2 or (count > 2 and rounds - t <= (rounds - first) // 4)
     for one, next_one in pairwise(asked):
         assert next_one - one <= min(LONGEST, longest_gap(Moment(one, first, rounds)))
 
 
 def test_what_the_budget_of_trust_is_spent_on() -> None:
-    calm = asked_with_trust(40, 0, turns=False, ask=2)
-    assert {*calm.values()} == {2}
-    turning = asked_with_trust(40, 0, turns=True, ask=2)
+    calm = asked_with_trust(40, 0, turns=False)
+    assert calm == {**dict.fromkeys((1, 5, 9, 13, 17, 21, 25, 29), 2), 32: 4, 35: 4, 37: 3, 38: 3}
+    turning = asked_with_trust(40, 0, turns=True)
     assert [*turning][:4] == [1, 2, 3, 4]  # at once, until only the usual contacts can be paid
     assert sum(turning.values()) == 30 == 5 * (1 + len(usual_contacts(0, 40))) // 2
-    uneven = asked_with_trust(40, 0, turns=False, ask=3)
-    assert sum(uneven.values()) <= 30
-    fixed = asked_with_trust(40, 0, turns=True, ask=9, every=1, asked=9)
+    fixed = asked_with_trust(40, 0, turns=True, every=1, asked=9)
     assert sum(fixed.values()) == 38 * 9  # who says how many are asked gets as many
 
 

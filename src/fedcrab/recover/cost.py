@@ -16,7 +16,8 @@ from fedcrab.history import History
 from fedcrab.recover.crab import asked_in
 from fedcrab.recover.finetune import ROUNDS
 from fedcrab.recover.methods import METHODS, REFERENCE, Method
-from fedcrab.recover.pacing import FEWEST, most_asked, settled_rounds, usual_contacts
+from fedcrab.recover.pacing import FEWEST
+from fedcrab.recover.schedule import most_asked, settled_rounds, usual_contacts
 from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Updates, Vector
 

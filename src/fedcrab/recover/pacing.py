@@ -16,9 +16,9 @@ With this many clients the standard error of c is at most the length of the step
 honest participants, half are asked, but at least three. (When three were always asked, two undetected
 attackers were once among them, and their backdoor was in every client's correction.)
 
-With ``trust`` two or three are asked, and all contacts together have a budget: half of the answers that the
-usual contacts and one more would take without it. Two answers of it are reserved for each usual contact to
-come, so that the gaps are never longer than usual; measurements decide about the rest:
+With ``trust`` two are asked, and all contacts have a budget: half of the answers that the usual contacts and
+one more would take without it. Two are reserved for each usual contact to come, so gaps are never longer than
+usual. The contacts in the last quarter of the rounds, where errors cost most, share what is left:
 
     clients asked ≤ ⌊FEWEST · (1 + usual contacts) / 2⌋ - answers so far - 2 · usual contacts to come
 
@@ -46,75 +46,24 @@ Dirichlet 0.1 to 0.5, 5 to 50% attackers. Asking few clients often is better tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
 
 from fedcrab.errors import ConfigError
 from fedcrab.recover.correction import Correction
+from fedcrab.recover.schedule import LONGEST, Moment, longest_gap, most_asked, settled_rounds, usual_from
 from fedcrab.recover.step import ReplayState
 
 FEWEST, FEWEST_TRUSTED = 5, 2  # asked in a contact round
-FEWEST_OF_FEW = 3  # if half of the honest participants are fewer
-MOST, MOST_TRUSTED = 10, 3
+MOST = 10
+LATE = 4  # with trust, contacts in the last one of this many parts of the rounds share what is left
+SHORTEST = 4  # rounds from contact to contact, before the last ones
 DRIFT = 0.36  # error of the rounds until the next contact, as a share of the distance from the initial model
-SHORTEST, LONGEST = 4, 5  # rounds from contact to contact, before the last ones
-REPLAYED_PER_TAPER, LEAST_TAPER, MOST_TAPER = 7, 2, 4  # TAPER is a seventh of the replayed rounds
 UNEXPLORED = 0.3  # share of v outside the directions of earlier contacts that causes a contact
 NEGLIGIBLE = 0.1  # of ‖x - M_0‖: a shorter unexplored part of v can wait
 UNEVEN = 0.6  # spread / step at the last contact; above it, trust asks every participant in the last round
-SETTLED = 40  # one in this many replayed rounds, at the end, asks every participant
 LONG = 30  # replayed rounds; in a shorter replay less can go wrong
 KEPT = 0.4  # the share of an estimate's error that is left at the end
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A round of a replay."""
-
-    round: int
-    first: int  # the round that the replay begins with
-    rounds: int  # of the history
-
-    @property
-    def replayed(self) -> int:
-        """How many rounds are replayed in total."""
-        return self.rounds - self.first
-
-    @property
-    def left(self) -> int:
-        """How many of them are left, including this one."""
-        return self.rounds - self.round
-
-
-def usual_contacts(first: int, rounds: int, every: int | None = None) -> tuple[int, ...]:
-    """Return the rounds in which a replay from ``first`` on usually asks a few clients, before it settles.
-
-    Gaps are ``every`` rounds, or LONGEST and shorter at the end. This predicts the cost; the replay decides.
-    """
-    return tuple(_usual_from(Moment(first + 1, first, rounds), settled_rounds(rounds - first), every))
-
-
-def _usual_from(now: Moment, settled: int, every: int | None = None) -> Iterator[int]:
-    """Yield this round and the usual contacts after it, until the ``settled`` last rounds."""
-    while now.left > settled:
-        yield now.round
-        now = replace(now, round=now.round + (every or min(LONGEST, longest_gap(now))))
-
-
-def longest_gap(now: Moment) -> int:
-    """Return how many rounds may pass until the next contact, from how many are left."""
-    return 1 + now.left // max(LEAST_TAPER, min(MOST_TAPER, now.replayed // REPLAYED_PER_TAPER))
-
-
-def most_asked(wanted: int, honest: int) -> int:
-    """Return how many honest participants are asked: at most half of them, at least three."""
-    return min(wanted, max(FEWEST_OF_FEW, ceil(honest / 2)), honest)
-
-
-def settled_rounds(replayed: int) -> int:
-    """Return how many of the last rounds ask every honest participant."""
-    return max(1, replayed // SETTLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +101,8 @@ class Pacing:
         """Return how many clients a contact in this round may ask; only ``trust`` has a budget."""
         if not self.trust or self.every is not None or self.asked is not None:
             return inf
-        usual = sum(1 for _ in _usual_from(replace(now, round=now.first + 1), self.settled(now)))
-        to_come = sum(1 for _ in _usual_from(now, self.settled(now))) - 1
+        usual = sum(1 for _ in usual_from(replace(now, round=now.first + 1), self.settled(now)))
+        to_come = sum(1 for _ in usual_from(now, self.settled(now))) - 1
         return FEWEST * (1 + usual) // 2 - state.answers - FEWEST_TRUSTED * to_come
 
     def contacts(
@@ -174,7 +123,10 @@ class Pacing:
         """Return how many honest participants are asked in a contact round."""
         if self.asked is None and not self.trust:
             return most_asked(state.ask, honest)
-        return int(min(state.ask, honest, self.affordable(state, now)))
+        ask, most = state.ask, self.affordable(state, now)
+        if most < inf and now.left <= now.replayed // LATE:
+            ask += ceil((most - ask) / sum(1 for _ in usual_from(now, self.settled(now))))
+        return int(min(ask, honest, most))
 
     def settling_count(self, state: ReplayState, now: Moment, honest: int) -> int:
         """Return how many honest participants are asked in the last rounds."""
@@ -194,8 +146,7 @@ class Pacing:
         """
         noise = found.standard_error
         missed = sqrt(max(found.new**2 - noise**2, 0.0))
-        most = MOST_TRUSTED if self.trust else MOST
-        wanted = ceil(min((found.spread / step) ** 2, most)) if step else self.fewest
+        wanted = 0 if self.trust or not step else ceil(min((found.spread / step) ** 2, MOST))
         error = sqrt(found.spread**2 / found.clients + noise**2)
         return replace(
             state,

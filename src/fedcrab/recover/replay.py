@@ -13,9 +13,9 @@ the history's secret seed.
 
 An asked client may be an undetected attacker. So c is a robust mean of at least five answers, and otherwise
 an attacker only changes its own row, as it does in retraining. ``trust=True`` is for an operator who is sure
-that no attacker is left: c is the mean of two or three answers, within a budget. The last rounds ask every
-honest participant and aggregate the answers unchanged; with ``trust`` and even clients, they ask half of
-them.
+that no attacker is left: c is the mean of two answers, near the end of some more, within a budget, and e
+fades. The last rounds ask every honest participant and aggregate the answers unchanged; with ``trust`` and
+even clients, they ask half of them.
 
 How many clients are asked, and how often, follows from measurements unless ``asked`` and ``every`` are given.
 The spread of the differences gives the standard error of c. Comparing c with the predicted H̃v gives the
@@ -33,10 +33,18 @@ from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.recover.buffers import within_measured
 from fedcrab.recover.certified_replay import Proof, certified_replay
-from fedcrab.recover.correction import Correction, Rows, correction_of, estimated_correction, unexplored
+from fedcrab.recover.correction import (
+    Correction,
+    Rows,
+    correction_of,
+    estimated_correction,
+    own_parts,
+    unexplored,
+)
 from fedcrab.recover.fedrecover import trained_only
-from fedcrab.recover.pacing import Moment, Pacing
+from fedcrab.recover.pacing import Pacing
 from fedcrab.recover.replay_record import recorded
+from fedcrab.recover.schedule import Moment
 from fedcrab.recover.step import (
     Pair,
     Pairs,
@@ -78,8 +86,8 @@ def replay(
 
     Every ``every``-th round asks ``asked`` clients; None decides both while it runs. ``settle`` is how many
     of the last rounds ask every honest participant (None: a fortieth, at least one). ``trust`` uses the mean
-    of two or three answers instead of a robust mean of five: for an operator who is sure that no attacker is
-    left.
+    of two answers, near the end of some more, instead of a robust mean of five: for an operator who is sure
+    that no attacker is left.
     ``proof`` runs a certified replay instead (:mod:`fedcrab.recover.certified_replay`): a client is asked if
     more than this share of a step would be unknown. It needs C and ρ of the clients' training as ``centre``
     and ``spread``, and whether batches are full. ``epochs`` is the number of local epochs (None: the fleet's
@@ -158,7 +166,8 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         due = scene.pacing.contacts(state, now, new=new, moved=norm(moved), travelled=travelled)
         renewed = _ask(scene, state, model, t, due=due)
     state = replace(state, last_asked={**state.last_asked, **dict.fromkeys(renewed.asked, t)})
-    own = {client: kept[-1].changed for client, kept in before.pairs.items() if client != EVERYONE}
+    kept = {client: pairs[-1] for client, pairs in before.pairs.items() if client != EVERYONE}
+    own = own_parts(kept, t, fading=scene.pacing.trust)
     found = correction_of(renewed.updates, stored, own, predicted, trust=scene.pacing.trust, layout=layout)
     rows = _rows(stored, found.vector if found else predicted, own, found.changes if found else {})
     if not found or len(renewed.asked) == len(scene.plan.askable(t)):

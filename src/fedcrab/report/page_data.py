@@ -17,8 +17,8 @@ from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
 from fedcrab.recover.fedrecover import PAIRS
 from fedcrab.recover.methods import METHODS, SHORT, default_method
-from fedcrab.recover.pacing import (
-    FEWEST,
+from fedcrab.recover.pacing import FEWEST
+from fedcrab.recover.schedule import (
     FEWEST_OF_FEW,
     LEAST_TAPER,
     LONGEST,

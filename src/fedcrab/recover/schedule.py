@@ -1,0 +1,67 @@
+"""The usual rounds of a replay that ask clients: they predict its cost, and the replay never asks less often.
+
+    gap to the next contact = 1 + ⌊rounds left / TAPER⌋, at most LONGEST
+
+TAPER is a seventh of the replayed rounds, at least 2 and at most 4. :mod:`fedcrab.recover.pacing` decides
+from measurements how much more often clients are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+FEWEST_OF_FEW = 3  # asked in a contact round, if half of the honest participants are fewer
+LONGEST = 5  # rounds from contact to contact, before the last ones
+REPLAYED_PER_TAPER, LEAST_TAPER, MOST_TAPER = 7, 2, 4  # TAPER is a seventh of the replayed rounds
+SETTLED = 40  # one in this many replayed rounds, at the end, asks every participant
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A round of a replay."""
+
+    round: int
+    first: int  # the round that the replay begins with
+    rounds: int  # of the history
+
+    @property
+    def replayed(self) -> int:
+        """How many rounds are replayed in total."""
+        return self.rounds - self.first
+
+    @property
+    def left(self) -> int:
+        """How many of them are left, including this one."""
+        return self.rounds - self.round
+
+
+def usual_contacts(first: int, rounds: int, every: int | None = None) -> tuple[int, ...]:
+    """Return the rounds in which a replay from ``first`` on usually asks a few clients, before it settles.
+
+    Gaps are ``every`` rounds, or LONGEST and shorter at the end. This predicts the cost; the replay decides.
+    """
+    return tuple(usual_from(Moment(first + 1, first, rounds), settled_rounds(rounds - first), every))
+
+
+def usual_from(now: Moment, settled: int, every: int | None = None) -> Iterator[int]:
+    """Yield this round and the usual contacts after it, until the ``settled`` last rounds."""
+    while now.left > settled:
+        yield now.round
+        now = replace(now, round=now.round + (every or min(LONGEST, longest_gap(now))))
+
+
+def longest_gap(now: Moment) -> int:
+    """Return how many rounds may pass until the next contact, from how many are left."""
+    return 1 + now.left // max(LEAST_TAPER, min(MOST_TAPER, now.replayed // REPLAYED_PER_TAPER))
+
+
+def most_asked(wanted: int, honest: int) -> int:
+    """Return how many honest participants are asked: at most half of them, at least three."""
+    return min(wanted, max(FEWEST_OF_FEW, ceil(honest / 2)), honest)
+
+
+def settled_rounds(replayed: int) -> int:
+    """Return how many of the last rounds ask every honest participant."""
+    return max(1, replayed // SETTLED)
