@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,12 @@ def copied(place: Path) -> Path:
 
 
 @pytest.mark.long(50)
-def test_the_guide_in_simulation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_guide_in_simulation(forked: bool, tmp_path: Path) -> None:
     app = copied(tmp_path)
     made = Deployment(tmp_path / "trial", 0)
-    with quickly(made, "flwr.simulation.app", "ray", "torch", "sklearn.datasets"), simulated(made) as trial:
+    imports = ("flwr.simulation.app", "ray", "torch", "sklearn.datasets")
+    with quickly(made, *imports) if forked else nullcontext(), simulated(made) as trial:
         follow(FIRST, app, trial.environment)
 
 

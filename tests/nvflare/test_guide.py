@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,14 @@ GUIDE = (ROOT / "docs" / "nvflare.md").read_text()
 
 
 @pytest.mark.long(40)
-def test_the_guide_in_the_simulator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_guide_in_the_simulator(forked: bool, tmp_path: Path) -> None:
     app = tmp_path / "my-app"
     shutil.copytree(ROOT / "examples" / "nvflare", app)
     env = environment(tmp_path)
     env["PYTHONPATH"] = os.pathsep.join([env["SIMULATOR"], env["WITHOUT_TORCH"], env["PYTHONPATH"]])
     try:
-        with forking(tmp_path / "forked", env, COMMANDS, IMPORTS) as env:
+        with forking(tmp_path / "forked", env, COMMANDS, IMPORTS) if forked else nullcontext(env) as env:
             follow(app, env)
     finally:
         end_all(tmp_path)

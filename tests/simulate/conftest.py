@@ -17,7 +17,8 @@ def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(place / "bin" / "python")
 
 
-@pytest.fixture
-def forked_workers(forked_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["forked", pytest.param("started", marks=pytest.mark.slow)])
+def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program of a worker, its arguments and its socket are the same: only its imports are shared."""
-    monkeypatch.setattr(sys, "executable", forked_python)
+    if request.param == "forked":
+        monkeypatch.setattr(sys, "executable", request.getfixturevalue("forked_python"))
