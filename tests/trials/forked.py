@@ -86,7 +86,10 @@ def serve(address: str, commands: Sequence[str], imports: Sequence[str]) -> None
     def reap(_signal: int, _frame: FrameType | None) -> None:
         """Tell those who asked how their commands ended."""
         for pid in list(children):
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # another signal came while this one was handled
+                continue
             if ended:
                 with children.pop(pid) as asked, contextlib.suppress(OSError):  # it may have ended
                     code = os.waitstatus_to_exitcode(status)
