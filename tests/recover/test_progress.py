@@ -1,6 +1,7 @@
 """A recovery that was stopped or killed goes on where it was, with the same bits."""
 
 import hashlib
+import json
 import os
 import random
 import signal
@@ -14,6 +15,8 @@ import pytest
 
 from fedcrab import ConfigError, DamagedError, Everything, HistoryError, Plan, plan
 from fedcrab.recover import SavedSteps, fedrecover, resumable
+from fedcrab.recover.methods import METHODS as METHOD_ROWS
+from fedcrab.recover.run import MethodRun
 from recover.killed import ILL, METHODS, TASK
 from recover.scenes import Answering, bits, record
 
@@ -116,6 +119,24 @@ def test_another_request_is_refused(decided: Plan, tmp_path: Path) -> None:
         next(begin(decided, tmp_path / "out", seed=2))
     with pytest.raises(ConfigError, match="different malicious"):
         next(begin(plan(decided.history, {"b"}), tmp_path / "out", seed=1))
+
+
+def test_a_recovery_by_another_version_of_its_method_is_refused(decided: Plan, tmp_path: Path) -> None:
+    """The same settings would give another model; folders that say no version are of the first."""
+
+    def run() -> MethodRun:
+        run = MethodRun("replay", decided, Answering(TASK.answer), aggregate=None, saved=tmp_path / "out")
+        run.keep({})
+        return run
+
+    for _ in run():
+        break
+    request = tmp_path / "out" / "request.json"
+    told = json.loads(request.read_text())
+    assert told.pop("version") == METHOD_ROWS["replay"].version > 1
+    request.write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match="another version of replay"):
+        next(iter(run()))
 
 
 def test_two_processes_do_not_recover_into_one_place(decided: Plan, tmp_path: Path) -> None:

@@ -157,10 +157,12 @@ class ResolvedMethod:
         """Everything that determines it, as plain values; newer settings only if they change anything."""
         kept = selection_table(self.selection) if self.selection else None
         row = names.METHODS.get(self.name)
-        added, untold = (row.added, row.batches) if row else ({}, "history")
+        added, untold, version = (row.added, row.batches, row.version) if row else ({}, "history", 1)
         new = {name for name, value in added.items() if dict(self.settings).get(name) == value}
         settings = {name: value for name, value in self.settings if name not in new}
-        table = {"name": self.name, "plan": dict(self.plan), "settings": settings, "history": kept}
+        table: dict[str, Any] = {"name": self.name, "plan": dict(self.plan), "settings": settings}
+        table["history"] = kept
+        table |= {} if version == 1 else {"version": version}
         return table if self.batches == untold else {**table, "batches": self.batches}
 
 

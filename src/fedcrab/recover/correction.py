@@ -1,4 +1,4 @@
-"""Correct stored updates for another model: measured with fresh answers, or estimated from earlier ones.
+"""Measure the correction of stored updates for another model, from the fresh answers of a few clients.
 
 The difference û - q of client c has a common part and an own part, which changes slowly:
 
@@ -6,9 +6,10 @@ The difference û - q of client c has a common part and an own part, which chang
 
 The asked clients show r = û - q - e_c. c_t is a robust mean of these r: it leaves out the largest and the
 smallest two fifths of each coordinate, after each r is clipped to twice the median length. Its difference
-from the estimate H̃v is partly noise, and is reduced accordingly (James and Stein 1961):
+from the estimate ĉ (:mod:`fedcrab.recover.estimate`) is partly noise, and is reduced accordingly (James and
+Stein 1961):
 
-    c_t = H̃v + K·(mean of r - H̃v),    K = 1 - standard error² / ‖mean of r - H̃v‖²,  at least ½
+    c_t = ĉ + K·(mean of r - ĉ),    K = 1 - standard error² / ‖mean of r - ĉ‖²,  at least ½
 
 e_c = û - q - c_t is kept until c is asked again, as SAGA (Defazio et al., NeurIPS 2014) keeps gradients. Over
 six rounds of training with uneven clients, e_c correlates with itself by 0.7 to 0.8. Without it, the mean of
@@ -22,19 +23,17 @@ with uneven clients: 0.55 for an e of up to 8 rounds before, 0.40 for one of 9 t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrab.aggregate.mean import shares
-from fedcrab.lbfgs import hessian_product
 from fedcrab.recover.fedrecover import trained_only
 from fedcrab.recover.step import Pair
 from fedcrab.types import ClientId, Layout, Updates, Vector
-from fedcrab.vectors import combination, dot, is_finite, norm, products
+from fedcrab.vectors import is_finite, norm
 
 CLIP = 2.0  # times the median length of the r
 FEWEST = 3  # answers for a robust mean, unless there are no more clients
@@ -53,7 +52,7 @@ class Correction:
     changes: Rows = field(repr=False)  # û - q per answer, clipped; integer buffers are zero
     clients: int  # the number of honest clients, whether they answered or not
     spread: float  # √(Σ‖r - c‖² / (answers - 1)): how far one client's r is from c
-    new: float  # ‖mean of r - H̃v‖: the error of the estimate; ‖c‖ without one
+    new: float  # ‖mean of r - ĉ‖: the error of the estimate; ‖c‖ without one
 
     @property
     def answers(self) -> int:
@@ -89,7 +88,7 @@ def correction_of(
 ) -> Correction | None:
     """Return the correction c from the answers of some clients; None if there are too few.
 
-    ``own`` holds the known e, ``predicted`` is H̃v. With ``trust``, c is the plain weighted mean.
+    ``own`` holds the known e, ``predicted`` is ĉ. With ``trust``, c is the plain weighted mean.
     """
     kept = dict(zip(stored.clients, zip(stored.vectors, stored.weights, strict=True), strict=True))
     found: dict[ClientId, Vector] = {}
@@ -150,42 +149,3 @@ def _trimmed_mean(shown: NDArray[np.float32]) -> NDArray[np.float64]:
     inner = np.sort(shown, axis=0)[cut : len(shown) - cut]
     mean: NDArray[np.float64] = inner.mean(axis=0, dtype=np.float64)
     return mean
-
-
-def estimated_correction(
-    pairs: Sequence[Pair], moved: Vector, stored: Updates, layout: Layout
-) -> Vector | None:
-    """Return H̃v, at most as long as v and as the mean of the stored updates; None without a pair.
-
-    Local training moves two models closer together, so c points against v and is not longer. If v is short,
-    noise can show the opposite, and such a pair is left out: used for five rounds without contact, it moved a
-    model that had hardly changed four times as far from the retraining.
-
-    A number for which no pair measured a correction gets none. Honest updates leave such a number alone, as
-    they do the weights of a pixel that is black in every image. If a trigger uses that pixel, v is large
-    there; an estimate would carry the attackers' weights over, and no client would ever take them back.
-    """
-    inward = [p for p in pairs if dot(p.moved, p.changed) < 0]
-    if not inward or not moved.any():
-        return None
-    product = hessian_product([p.moved for p in inward], [p.changed for p in inward], moved)
-    if product is None:
-        product = hessian_product([inward[-1].moved], [inward[-1].changed], moved)
-    if product is None:
-        return None
-    mean = combination(shares(stored.weights), stored.vectors)
-    most, length = min(norm(mean, layout.trained()), norm(moved)), norm(product)
-    estimate = (product * min(1.0, most / length if length else 1.0)).astype(np.float32)
-    estimate[~np.logical_or.reduce([p.changed != 0 for p in pairs])] = 0
-    return estimate
-
-
-def unexplored(pairs: Sequence[Pair], moved: Vector) -> float:
-    """Return the share of v, by length, outside the directions in which a correction was measured."""
-    length = norm(moved)
-    if not length or not pairs:
-        return 1.0 if length else 0.0
-    rows = [*(p.moved for p in pairs), moved]
-    gram = products(rows, rows) / length**2
-    inside = float(gram[-1, :-1] @ np.linalg.lstsq(gram[:-1, :-1], gram[:-1, -1], rcond=1e-9)[0])
-    return sqrt(max(1.0 - inside, 0.0))

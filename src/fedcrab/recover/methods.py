@@ -71,6 +71,7 @@ class Method:
     remark: str = ""  # what the count of these rounds does not include
     keeps_answers: Callable[[Settings], bool] = lambda _: False  # whether its certificate needs the answers
     needs_probe: bool = False  # whether it trains on the server's own examples, passed as ``probe``
+    version: int = 1  # increased if the same settings give another model: cells are computed again
     batches: str = "history"  # which batches simulated clients draw in results whose key does not say
     on_clients: Callable[[Plan], tuple[Settings, str]] = lambda _: ({}, "")  # settings if not given, and why
 
@@ -178,6 +179,7 @@ METHODS: Mapping[str, Method] = {
         check=partial(check_updates, method="replay"),
         length=_from_rollback,
         remark="an estimate: replay decides while it runs",
+        version=2,
         batches="fresh",
         keeps_answers=lambda settings: settings.get("proof") is not None,
         on_clients=_pace,

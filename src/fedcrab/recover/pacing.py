@@ -4,7 +4,7 @@
                               and at most 1 + ⌊rounds left / TAPER⌋
     clients asked           = ⌈(spread / step)²⌉,                at least five, at most ten
 
-``missed`` is the error of the estimate that the contact has replaced: ‖mean of r - H̃v‖ without the noise of
+``missed`` is the error of the estimate that the contact has replaced: ‖mean of r - ĉ‖ without the noise of
 that mean (‖c‖ if there was no estimate). M_0 is the initial model. So contacts are more frequent where
 estimates are wrong, and most frequent in the last rounds. What clients with uneven data taught last decides
 how the model tells their classes apart, so an error of the last rounds costs more accuracy than one of the
@@ -59,7 +59,7 @@ MOST = 10
 LATE = 4  # with trust, contacts in the last one of this many parts of the rounds share what is left
 SHORTEST = 4  # rounds from contact to contact, before the last ones
 DRIFT = 0.36  # error of the rounds until the next contact, as a share of the distance from the initial model
-UNEXPLORED = 0.3  # share of v outside the directions of earlier contacts that causes a contact
+UNEXPLORED = 0.35  # share of v outside the directions of earlier contacts that causes a contact
 NEGLIGIBLE = 0.1  # of ‖x - M_0‖: a shorter unexplored part of v can wait
 UNEVEN = 0.6  # spread / step at the last contact; above it, trust asks every participant in the last round
 LONG = 30  # replayed rounds; in a shorter replay less can go wrong

@@ -1,11 +1,11 @@
 """Corrected replay: the honest clients' stored updates, corrected with a few fresh answers.
 
     contact round:   A ⊂ B_t answer from x;  rows  û of A,  q + c + e of the others
-    other round:     rows  q + H̃v + e,  v = x - M_t,  H̃v at most ‖ḡ_t‖ long;  without a pair  q
+    other round:     rows  q + ĉ + e;  without a pair  q
 
 The step is the mean of the rows, or the result of a robust rule. B_t are the honest participants of round t,
-q their stored updates, ḡ_t the mean of these, x the recovered model, and H̃ the compact L-BFGS
-(:mod:`fedcrab.lbfgs`) of the last two pairs (v, c). The stored updates are almost right, but they were made
+q their stored updates, x the recovered model, and ĉ the correction that the last three pairs of v = x - M_t
+and c let expect (:mod:`fedcrab.recover.estimate`). The stored updates are almost right, but they were made
 from M_t and not from x. The difference û - q is far smaller than û, and so is its noise. A part c of it is
 common to all clients; a part e is the client's own and changes slowly (:mod:`fedcrab.recover.correction`). So
 a few clients are enough to measure it: those that were not asked for the longest time, in an order drawn with
@@ -18,7 +18,7 @@ fades. The last rounds ask every honest participant and aggregate the answers un
 even clients, they ask half of them.
 
 How many clients are asked, and how often, follows from measurements unless ``asked`` and ``every`` are given.
-The spread of the differences gives the standard error of c. Comparing c with the predicted H̃v gives the
+The spread of the differences gives the standard error of c. Comparing c with the estimate ĉ gives the
 error of a round without contact (:mod:`fedcrab.recover.pacing`). The buffers of a round without contact
 change as stored, within what was measured (:mod:`fedcrab.recover.buffers`).
 """
@@ -33,14 +33,8 @@ from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
 from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.recover.buffers import within_measured
 from fedcrab.recover.certified_replay import Proof, certified_replay
-from fedcrab.recover.correction import (
-    Correction,
-    Rows,
-    correction_of,
-    estimated_correction,
-    own_parts,
-    unexplored,
-)
+from fedcrab.recover.correction import Correction, Rows, correction_of, own_parts
+from fedcrab.recover.estimate import estimated_correction, unexplored
 from fedcrab.recover.fedrecover import trained_only
 from fedcrab.recover.pacing import Pacing
 from fedcrab.recover.replay_record import recorded
@@ -62,7 +56,7 @@ from fedcrab.types import ClientId, Fleet, Layout, Updates, Vector
 from fedcrab.vectors import norm
 
 EVERYONE = ""  # the key of the pairs that all honest clients share
-MEMORY = 2  # pairs
+MEMORY = 3  # pairs
 Answers = dict[ClientId, tuple[Vector, float]]  # rows and examples
 
 

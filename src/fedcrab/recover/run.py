@@ -94,7 +94,8 @@ class MethodRun:
         """
         if self._saved is None:
             raise ConfigError("to store its steps, a recovery needs a directory: pass saved")
-        extra = {"anchor": True} if self._anchor else {}
+        extra: dict[str, Any] = {"anchor": True} if self._anchor else {}
+        extra |= {} if self.traits.version == 1 else {"version": self.traits.version}
         self._start = start
         self._steps = resumable(
             self._saved,

@@ -29,7 +29,8 @@ from fedcrab.rollback.decision import Plan
 from fedcrab.types import ClientId, Fleet, Layout, Vector
 
 REQUEST, STEPS, SNAPSHOTS = "request.json", "steps", "snapshots"
-EARLIER = {"everyone": False}  # settings that folders of earlier versions do not have, as used then
+# what folders of earlier versions do not say, as it was then; ``version`` is that of the method
+EARLIER = {"everyone": False, "version": 1}
 LARGEST = 2**28  # bytes, far more than the clients of one round need
 MethodFunction = Callable[..., Iterator[Step]]
 Names = dict[ClientId, list[tuple[int, str, str]]]  # per pair: its round, the hashes of Δw and Δg
@@ -97,6 +98,11 @@ class SavedSteps:
         found = _completed(read_json(path, limit=LARGEST), request)
         if found != request:
             other = [name for name in {*found, *request} if found.get(name) != request.get(name)]
+            if other == ["version"]:
+                raise ConfigError(
+                    f"{self.directory}: contains a recovery by another version of {request.get('method')}, "
+                    "which would have given another model; choose another directory"
+                )
             raise ConfigError(
                 f"{self.directory}: contains a recovery with a different {', '.join(sorted(other))}; "
                 "repeat the same request, or choose another directory"
