@@ -30,7 +30,6 @@ from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrab.aggregate.mean import shares
 from fedcrab.lbfgs import hessian_factors
@@ -39,6 +38,7 @@ from fedcrab.types import Layout, Updates, Vector
 from fedcrab.vectors import Matrix64, combination, dot, norm, products, stretches, weighted_sum
 
 RIDGE = 0.01  # relative to ‖v‖² = 1: keeps the noise of pairs with nearly the same v small
+STEEPEST = np.float32(1e30)  # a slope at most; times 0 it is 0, as infinity is not
 
 
 def estimated_correction(
@@ -59,8 +59,15 @@ def estimated_correction(
     factors = (factors + _secant(inward, moved)) / 2
     rows = [*(p.moved for p in inward), *(p.changed for p in inward), moved]
     mean = combination(shares(stored.weights), stored.vectors)
-    most, length = min(norm(mean, layout.trained()), norm(moved)), _length(factors, rows)
-    return _within_slopes(factors * min(1.0, most / length if length else 1.0), rows)
+    free = np.empty_like(moved)
+    for part in stretches((slice(0, len(moved)),), len(rows)):
+        free[part] = weighted_sum(factors, [row[part] for row in rows])
+    most, length = min(norm(mean, layout.trained()), norm(moved)), norm(free)
+    if not np.isfinite(length):
+        return None
+    free *= np.float32(min(1.0, most / length if length else 1.0))
+    _clip_to_slopes(free, inward, moved)
+    return free
 
 
 def _hessian(pairs: Sequence[Pair], v: Vector) -> Matrix64 | None:
@@ -85,28 +92,23 @@ def _secant(pairs: Sequence[Pair], v: Vector) -> Matrix64:
     return np.concatenate([-sigma * a, a, [sigma]])
 
 
-def _length(factors: Matrix64, rows: Sequence[Vector]) -> float:
-    """‖Σ factor·row‖."""
-    return sqrt(max(float(factors @ products(rows, rows) @ factors), 0.0))
-
-
-def _within_slopes(factors: Matrix64, rows: Sequence[Vector]) -> Vector:
-    """Return Σ factor·row, each number between low·v and high·v."""
-    count, v = len(rows) // 2, rows[-1]
-    estimate = np.empty_like(v)
-    for part in stretches((slice(0, len(v)),), 2 * len(rows)):
-        slopes = [_slopes(c[part], w[part]) for w, c in zip(rows[:count], rows[count:-1], strict=True)]
-        low, high = np.minimum(0.0, np.min(slopes, axis=0)), np.maximum(0.0, np.max(slopes, axis=0))
+def _clip_to_slopes(free: Vector, pairs: Sequence[Pair], v: Vector) -> None:
+    """Move each number between low·v and high·v, in place."""
+    for part in stretches((slice(0, len(v)),), 2 * len(pairs)):
+        low = high = np.zeros(part.stop - part.start, np.float32)
+        for pair in pairs:
+            slopes = _slopes(pair.changed[part], pair.moved[part])
+            low, high = np.minimum(low, slopes), np.maximum(high, slopes)
         ends = low * v[part], high * v[part]
-        free = weighted_sum(factors, [row[part] for row in rows])
-        estimate[part] = np.clip(free, np.minimum(*ends), np.maximum(*ends))
-    return estimate
+        np.clip(free[part], np.minimum(*ends), np.maximum(*ends), out=free[part])
 
 
-def _slopes(changed: Vector, moved: Vector) -> NDArray[np.float64]:
+def _slopes(changed: Vector, moved: Vector) -> Vector:
     """Return c / v per coordinate; 0 where v is 0."""
-    below = moved.astype(np.float64)
-    return np.divide(changed, below, out=np.zeros_like(below), where=below != 0)
+    still = moved == 0
+    with np.errstate(over="ignore"):
+        slopes: Vector = (changed * ~still) / (moved + still)
+    return np.clip(slopes, -STEEPEST, STEEPEST, out=slopes)
 
 
 def unexplored(pairs: Sequence[Pair], moved: Vector) -> float:
