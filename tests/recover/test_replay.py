@@ -15,7 +15,7 @@ from fedcrab.aggregate import median, trimmed_mean
 from fedcrab.recover import replay, retrain
 from fedcrab.recover.correction import Correction, correction_of
 from fedcrab.recover.estimate import unexplored
-from fedcrab.recover.pacing import KEPT, Pacing
+from fedcrab.recover.pacing import STRAYED, Pacing
 from fedcrab.recover.replay import predicted_error
 from fedcrab.recover.schedule import LONGEST, Moment, longest_gap, usual_contacts
 from fedcrab.recover.step import Pair, ReplayState
@@ -185,7 +185,7 @@ def test_contacts_are_dense_at_the_end_and_the_steps_say_what_was_measured(every
     assert errors == sorted(errors)
     assert errors[-1] > 0
     for step in steps[1:]:
-        measured = step.replay.standard_error if step.asked else KEPT * step.replay.missed
+        measured = step.replay.standard_error if step.asked else STRAYED * step.replay.missed
         expected = measured**2 + step.replay.spread**2 / len(step.clients)
         assert step.replay.step_error**2 == pytest.approx(expected)
         assert step.asked or not step.replay.standard_error
@@ -374,9 +374,17 @@ def test_the_predicted_distance_adds_up() -> None:
     state = pacing.after_contact(pacing.start(0), now, measured, step=1.0, travelled=1.0)
     noise = 16 / 2 * (1 - 2 / 8)
     assert state.error**2 == pytest.approx(16 / 8 + noise)
+    missed = STRAYED * np.sqrt(25 - noise)
     later = pacing.after_estimate(state, moved=True, honest=8)
-    assert later.error**2 == pytest.approx(2 * 16 / 8 + noise + 0.4**2 * (25 - noise))
-    assert pacing.after_estimate(state, moved=False, honest=8).error == state.error
+    assert later.step_error**2 == pytest.approx(16 / 8 + missed**2)
+    assert later.error**2 == pytest.approx(2 * 16 / 8 + noise + missed**2)
+    later = pacing.after_estimate(later, moved=True, honest=8)
+    assert later.error**2 == pytest.approx(
+        3 * 16 / 8 + noise + (2 * missed) ** 2
+    )  # these are not independent
+    later = pacing.after_contact(later, now, measured, step=1.0, travelled=1.0)
+    assert later.error**2 == pytest.approx(4 * 16 / 8 + 2 * noise + (2 * missed) ** 2)
+    assert pacing.after_estimate(later, moved=False, honest=8).error == later.error
 
 
 def test_clients_take_turns(everything: Plan) -> None:

@@ -48,7 +48,8 @@ class ReplayState:
     standard_error: float = 0.0  # of c, in a contact round
     missed: float = 0.0  # the error of the estimate at the last contact, beyond that of c
     step_error: float = 0.0  # predicted distance of this step from that of a retraining
-    error: float = 0.0  # predicted distance of the model: the root of the sum of squares over all steps
+    error: float = 0.0  # predicted distance of the model, over all steps
+    strayed: float = 0.0  # the part of it that estimates caused
     last_asked: Mapping[ClientId, int] = field(default_factory=dict)  # round in which each was last asked
     contacts: int = 0  # rounds so far in which clients were asked
     answers: int = 0  # of clients in these rounds
