@@ -2,10 +2,10 @@
 
 usage: python benchmarks/replay_tables.py [--results DIR] [replay replay-since replay-cnn]
 
-Poisoned and retrained: TA / ASR in %. Every other TA is the difference to retraining in points, the mean over
-the seeds and the worst in brackets. Costs are shares of retraining's client-rounds, with the share of its
-rounds with contact in brackets. A goal is missed if a mean TA is more than 0.7 points below retraining, one
-run more than 2, or an ASR more than 2 points above it.
+Poisoned and retrained: TA / ASR in %. Every other TA is the difference to retraining in points: the mean over
+the seeds, and the worst in brackets. Costs are shares of retraining's client-rounds; the share of its rounds
+with contact is in brackets. A goal is missed if a mean TA is more than 0.7 points below
+retraining's, the TA of one run more than 2, or its ASR more than 2 points above.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from fedcrab.experiment.suite import load_suite
 from fedcrab.experiment.suite_tables import grouped, rows_of, varying
 
 SUITES = Path(__file__).parents[1] / "experiments"
-CHECKED = ("replay", "replay trust=true")  # methods with a goal; a suite may add since
+SHOWN = {  # the columns of each method; a suite may add since
+    "replay": ("TA", "ASR", "cost (contact)"),
+    "replay trust=true": ("TA", "ASR", "cost"),
+    "fedrecover": ("TA", "cost"),
+    "retrain-few per_round=2": ("TA", "cost"),
+}
+GOALS = ("replay", "replay trust=true")
+TITLES = {"replay trust=true": "`trust=true`", "retrain-few per_round=2": "2 per round"}
 MEAN, SINGLE, SUCCESS = 0.7, 2.0, 2.0  # points
 Row = Mapping[str, Any]
 
@@ -44,26 +51,29 @@ def table(rows: Sequence[Row]) -> str:
     """Return markdown: one row per setting, then the goals that are missed."""
     settings: dict[Any, dict[str, Sequence[Row]]] = {}
     for (*setting, method), group in grouped(rows).items():
-        settings.setdefault(tuple(setting), {})[method] = group
-    axes = varying(rows)
-    methods = [m for m in dict.fromkeys(row["method"] for row in rows) if m not in ("poisoned", "retrain")]
-    head = [f"{method}: {what}" for method in methods for what in ("TA", "ASR", "cost")]
+        settings.setdefault(tuple(setting), {})[method.replace(" since=20", "")] = group
+    methods = [method for method in SHOWN if any(method in runs for runs in settings.values())]
+    head = [f"{TITLES.get(method, method)}: {what}" for method in methods for what in SHOWN[method]]
     lines = [" | ".join(["setting", "poisoned", "retrain", *head]), "|".join(["---"] * (3 + len(head)))]
     missed: list[str] = []
     for runs in settings.values():
-        setting = ", ".join(str(runs["retrain"][0][axis]) for axis in axes)
+        again = runs["retrain"]
+        setting = ", ".join(_words(again[0][axis]) for axis in varying(rows))
         parts = [setting, *(_qualities(runs[name]) for name in ("poisoned", "retrain"))]
         for method in methods:
-            if method not in runs:
-                parts += ["-"] * 3
-                continue
-            parts += _compared(runs[method], runs["retrain"])
-            if method.replace(" since=20", "") in CHECKED:
-                missed += (
-                    f"- {setting}: {method}: {what}" for what in _missed(runs[method], runs["retrain"])
-                )
+            found = _compared(runs[method], again) if method in runs else {}
+            parts += [found.get(what, "-") for what in SHOWN[method]]
+            if method in GOALS and found:
+                missed += (f"- {setting}: {method}: {what}" for what in _missed(runs[method], again))
         lines.append(" | ".join(parts))
-    return "\n".join([*(f"| {line} |" for line in lines), "", *(missed or ["No goal is missed."])])
+    verdict = missed or ["No goal is missed."] if any(method in methods for method in GOALS) else []
+    return "\n".join([*(f"| {line} |" for line in lines), "", *verdict])
+
+
+def _words(label: str | float) -> str:
+    if isinstance(label, float):
+        return f"{label:.0%}"
+    return label.replace("iid", "IID").replace("dirichlet", "Dirichlet").replace("concentration=", "")
 
 
 def _qualities(runs: Sequence[Row]) -> str:
@@ -80,13 +90,20 @@ def _share(runs: Sequence[Row], reference: Sequence[Row], measure: str) -> float
     return 100 * mean(row[measure] for row in runs) / mean(row[measure] for row in reference)
 
 
-def _compared(runs: Sequence[Row], reference: Sequence[Row]) -> Iterator[str]:
-    """Yield the cells of one method."""
+def _points(value: float) -> str:
+    return f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
+
+
+def _compared(runs: Sequence[Row], reference: Sequence[Row]) -> dict[str, str]:
+    """Return the cells of one method by column."""
     accuracy = _differences(runs, reference, "ta")
-    yield f"{mean(accuracy):+.1f} ({min(accuracy):+.1f})"
-    yield f"{100 * mean(row['asr'] for row in runs):.1f}"
-    contact = _share(runs, reference, "contact_rounds")
-    yield f"{_share(runs, reference, 'client_rounds'):.1f}% ({contact:.0f}%)"
+    cost = f"{_share(runs, reference, 'client_rounds'):.1f}%"
+    return {
+        "TA": f"{_points(mean(accuracy))} ({_points(min(accuracy))})",
+        "ASR": f"{100 * mean(row['asr'] for row in runs):.1f}",
+        "cost": cost,
+        "cost (contact)": f"{cost} ({_share(runs, reference, 'contact_rounds'):.0f}%)",
+    }
 
 
 def _missed(runs: Sequence[Row], reference: Sequence[Row]) -> Iterator[str]:
