@@ -106,7 +106,7 @@ def replay(
 def predicted_error(last: ReplayState, start: Vector, model: Vector, layout: Layout) -> str:
     """Return the predicted distance of a replay to retraining, in one sentence.
 
-    It is an estimate, not a bound: in 105 replays the distance was 0.66 to 2.36 times as long.
+    It is an estimate, not a bound: in 105 replays the distance was 0.67 to 1.55 times as long.
     """
     moved = norm(model - start, layout.trained())
     share = f", {last.error / moved:.0%} of the distance that recovery moved the model" if moved else ""
