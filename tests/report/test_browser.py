@@ -14,10 +14,12 @@ from fedcrab.detect import ledger
 from fedcrab.recover.cost import planned_costs
 from fedcrab.recover.methods import default_method
 from fedcrab.rollback.malicious import listed
+from fedcrab.rollback.onset import onset
 from report.histories import HOSTILE, hostile_history, odd_history
 from report.in_browser import Opened, opened, written
 from report.test_page import a_recovery
 from rollback.test_against_naive import record
+from rollback.test_onset import push, recorded
 from trials.trainings import training
 
 pytestmark = pytest.mark.long(15)
@@ -144,6 +146,29 @@ def test_by_keyboard_alone(history: History, browser: Any, tmp_path: Path) -> No
         page.page.locator("#beta").focus()
         page.page.keyboard.press("ArrowRight")
         assert page.answer()["plan"]["beta"] == 0.01
+
+
+def test_the_onset_is_offered_with_what_it_saves_and_never_applied(browser: Any, tmp_path: Path) -> None:
+    history = recorded(tmp_path / "h", push(12, size=9.0))
+    suspects = ledger(history).suspects
+    began, before = onset(history, suspects), plan(history, suspects)
+    assert (began.round, began.since) == (12, 10)
+    saving = plan(history, suspects, since=began.since)
+    shares = [planned_costs(p, p)[default_method(history)[0]].share_of_retrain for p in (saving, before)]
+    with opened(browser, written(history, tmp_path / "p.html")) as page:
+        assert page.text("#onset") == ""
+        page.page.click("#headline-take")
+        assert f"before round 12, and a clear one by round {began.certain}" in page.text("#onset")
+        cost = f"{shares[0]:.0%} of full retraining instead of {shares[1]:.0%}"
+        assert "enter 10, 2 rounds earlier" in page.text("#onset")
+        assert f"back to round {saving.rollback_round}, {cost}" in page.text("#onset")
+        same(page.answer()["plan"], plan_of(history, list(suspects)))
+        page.page.fill("#since", "10")
+        assert page.text("#onset").startswith("The suspects differ visibly")
+        page.page.fill("#since", "20")
+        assert "count as honest until later" in page.text("#onset")
+        page.click_client(next(c for c in history.clients if c not in suspects))
+        assert page.text("#onset") == ""
 
 
 def test_hostile_names_stay_names(browser: Any, tmp_path: Path) -> None:

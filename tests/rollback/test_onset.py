@@ -60,6 +60,10 @@ def test_nothing_is_made_up(seed: int, tmp_path: Path) -> None:
     assert found == Onset(None, why="their updates do not visibly differ from those of the others")
 
 
+def test_recovery_is_offered_from_two_rounds_earlier() -> None:
+    assert [Onset(t, t).since for t in (None, 0, 1, 2, 3, 20)] == [None, 0, 0, 0, 1, 18]
+
+
 def test_it_is_the_same_every_time_and_whoever_asks_first(tmp_path: Path) -> None:
     history = recorded(tmp_path / "h", push(12))
     assert onset(history, BAD) == onset(History.open(history.path), tuple(reversed(BAD)))

@@ -31,7 +31,7 @@ from fedcrab.recover.methods import default_method
 from fedcrab.report.tables import number
 from fedcrab.rollback.decision import Plan
 from fedcrab.rollback.malicious import NO_SIGN, SUSPECTS, quoted
-from fedcrab.rollback.onset import Onset, onset
+from fedcrab.rollback.onset import EARLIER, Onset, onset
 from fedcrab.terminal_table import Column, FittedTable
 from fedcrab.types import ClientId, natural
 
@@ -67,7 +67,7 @@ def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None
     if late := sorted((c for c, t in since.items() if t > found.certain), key=natural):
         warning = f"! They differ from the others by round {found.certain}, but count as honest until later: "
         return [Text(warning + ", ".join(late), style="yellow")]
-    if since or found.round == 0:
+    if since or not found.since:
         return [Text(f"They differ visibly from the others from round {found.round} on.")]
     seen = (
         f"They show no sign of an attack before round {found.round}, and a clear one by round {found.certain}"
@@ -78,8 +78,9 @@ def onset_lines(found: Onset, since: Mapping[ClientId, int], saving: Plan | None
         cost = f" (back to round {saving.rollback_round}, cost {share:.0%} of full retraining)"
     return [
         Text(
-            f"{seen}. If you know that they were honest until then, use --since {found.round}{cost}. An "
-            "attacker that hides has no visible start."
+            f"{seen}. If you know that they were honest at first, use --since {found.since}{cost}: "
+            f"{EARLIER} rounds earlier, because a first act can be too small to see. An attacker that hides "
+            "has no visible start."
         )
     ]
 

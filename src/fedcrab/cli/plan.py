@@ -95,8 +95,8 @@ def plan_command(
         history.model(plans[chosen].rollback_round)  # raises if the model is damaged
         began = onset(history, start_rounds)
         saving = None
-        if began.round and not any(start_rounds.values()):
-            saving = plan(history, start_rounds, since=began.round, **{**PRESETS[preset.value], **own})
+        if began.since and not any(start_rounds.values()):
+            saving = plan(history, start_rounds, since=began.since, **{**PRESETS[preset.value], **own})
     if as_json:
         allows = {name: saving.to_table()[name] for name in ("rollback_round", "cost")} if saving else None
         onset_table = {**began.to_table(), "allows": allows}

@@ -14,7 +14,7 @@ alone is enough. Where small differences crossed it and a later round is enough 
 by which it is certain: uneven data add up too.
 
 It is advice, never a decision. Who mimics honest updates has no visible onset. Who was quiet first and loud
-later has a visible one that is too late.
+later has a visible one that is too late. What is offered as ``since`` is therefore EARLIER rounds before it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ MOST_OTHERS = 300  # are looked at in a round, drawn by the history's seed
 MOST = 50.0  # that one round counts for
 LEAST_DRIFT, LEAST_THRESHOLD = 1.5, 10.0
 MARGIN = 1.25  # the threshold above the groups' highest sum
+EARLIER = 2  # rounds before the onset from which recovery is offered: a first act can be too small to see
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,14 @@ class Onset:
     certain: int | None = None  # the round by which it is: they began between the two
     why: str = ""  # it cannot be told
 
+    @property
+    def since(self) -> int | None:
+        """The round to offer as ``since`` to somebody who knows that they were honest at first."""
+        return None if self.round is None else max(0, self.round - EARLIER)
+
     def to_table(self) -> dict[str, Any]:
         """As plain values."""
-        return {"round": self.round, "certain": self.certain, "why": self.why}
+        return {"round": self.round, "certain": self.certain, "since": self.since, "why": self.why}
 
 
 def onset(history: History, malicious: Collection[ClientId]) -> Onset:

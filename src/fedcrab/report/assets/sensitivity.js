@@ -28,11 +28,33 @@ part(({ plan }) => {
   byId("beta").setAttribute("aria-valuetext", `${number(state.beta)}: ${percent(state.beta)} of the honest clients' movement`);
   if ((byId("beta-number").value === "" || Number(byId("beta-number").value) !== state.beta) && document.activeElement !== byId("beta-number") && Number.isFinite(state.beta)) byId("beta-number").value = String(state.beta);
   byId("settings").textContent = `${MEANING[state.evidence]} ${MEANING[state.rule]}`;
+  byId("onset").textContent = onsetInWords(plan);
   drawReach(plan);
   show(byId("shares"), plan ? sharesOfClients(plan) : null);
   byId("records-table").hidden = !plan;
   byId("records-table").refresh();
 });
+
+// When the suspects started, as far as it is visible, if exactly they are marked; and what `since` would save.
+function onsetInWords(plan) {
+  const found = page.facts.detection?.onset;
+  const suspects = new Set(suspectsNow());
+  if (!plan || !found || page.facts.together.length || suspects.size !== state.marked.size || ![...state.marked].every((client) => suspects.has(client))) return "";
+  if (found.round == null) return `It is not clear when the suspects started: ${found.why}.`;
+  if (Object.values(plan.since).some((round) => round > found.certain)) return `Careful: they differ from the others by round ${found.certain}, but count as honest until later.`;
+  if (Object.keys(plan.since).length || !found.since) return `The suspects differ visibly from the others from ${roundAndTime(found.round)} on.`;
+  return `The suspects show no sign of an attack before round ${found.round}, and a clear one by round ${found.certain}. If you know that they were honest at first, enter ${found.since}, ${plural(found.round - found.since, "round")} earlier, because a first act can be too small to see: ${savingInWords(plan, found.since)}. An attacker that hides has no visible start.`;
+}
+
+function savingInWords(plan, round) {
+  const { beta, evidence, rule } = plan;
+  const since = new Map([...state.marked].map((client) => [client, round]));
+  const { influences } = page;
+  page.influences = {}; // those of the plan shown stay in the cache
+  const saving = makePlan(page, state.marked, { beta, evidence, rule, since });
+  page.influences = influences;
+  return `back to round ${saving.rollback_round}, ${percent(defaultCost(saving).share)} of full retraining instead of ${percent(defaultCost(plan).share)}`;
+}
 
 function drawReach(plan) {
   const host = byId("reach-chart");
