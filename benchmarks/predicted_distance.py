@@ -2,7 +2,8 @@
 
 usage: python benchmarks/predicted_distance.py [--minutes N] [--table]
 
-The predictions of recoveries from round 0 are in the cells of results/. A recovery with ``since`` is to be
+The predictions of recoveries from round 0 are in the cells of results/, and of the incidents in
+benchmarks/results/incidents.jsonl. A recovery with ``since`` is to be
 compared with a retraining from that round, with the same participants; the suites measure distances to one
 from round 0, which never had the named clients. So the trainings of replay-since.toml are repeated here:
 replay and trust=true, and a retraining of the honest clients from the rollback model with batches of its own.
@@ -10,6 +11,7 @@ replay and trust=true, and a retraining of the honest clients from the rollback 
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -34,6 +36,7 @@ from fedcrab.vectors import norm
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/predicted-distance.jsonl"
+INCIDENTS = ROOT / "benchmarks/results/incidents.jsonl"
 FROM_ROUND_0 = ("replay", "methods", "replay-cnn", "full-scale")
 METHODS = {"replay": {}, "replay trust=true": {"trust": True}}
 SINCE = 20
@@ -85,16 +88,25 @@ def of_suite(name: str) -> dict[str, list[Pair]]:
     for cell in expand(load_suite(ROOT / f"experiments/{name}.toml")):
         method, finished = dict(cell.labels)["method"], store.find(cell.key)
         if method in found and finished is not None:
-            number = re.search(r"retraining: ([\d.e+-]+)", finished.measures["predicted"])
-            assert number, finished.measures["predicted"]
-            found[method].append((float(number[1]), finished.measures["distance"]))
+            measures: dict[str, Any] = dict(finished.measures)
+            number = re.search(r"retraining: ([\d.e+-]+)", measures["predicted"])
+            assert number, measures["predicted"]
+            found[method].append((float(number[1]), measures["distance"]))
     return found
+
+
+def of_incidents() -> dict[str, list[Pair]]:
+    """Return the pairs of the incidents that were recovered."""
+    rows = map(json.loads, INCIDENTS.read_text().splitlines())
+    pairs = [(row["predicted"], row["distance"]) for row in rows if "predicted" in row]
+    return {"replay": pairs, "replay trust=true": []}
 
 
 def table() -> str:
     """Return markdown: rank correlations by suite and in all, and the range of the ratio."""
     since = cells.read(RESULTS, "since").values()
     suites: dict[str, Any] = {name: of_suite(name) for name in FROM_ROUND_0}
+    suites["incidents"] = of_incidents()
     suites["replay-since"] = {name: [tuple(run[name]) for run in since] for name in METHODS}
     suites["all"] = {name: [p for suite in suites.values() for p in suite[name]] for name in METHODS}
     lines = ["| suite | method | runs | rank correlation | true / predicted |", "|---|---|---|---|---|"]

@@ -54,7 +54,7 @@ def table(rows: Sequence[Row]) -> str:
         settings.setdefault(tuple(setting), {})[method.replace(" since=20", "")] = group
     methods = [method for method in SHOWN if any(method in runs for runs in settings.values())]
     head = [f"{TITLES.get(method, method)}: {what}" for method in methods for what in SHOWN[method]]
-    lines = [" | ".join(["setting", "poisoned", "retrain", *head]), "|".join(["---"] * (3 + len(head)))]
+    lines = [" | ".join(["setting", "poisoned", "retrain", *head]), " | ".join(["---"] * (3 + len(head)))]
     missed: list[str] = []
     for runs in settings.values():
         again = runs["retrain"]

@@ -17,6 +17,7 @@ from fedcrab.reproduce.formulas import formulas
 from fedcrab.reproduce.items import ITEMS, SCALES
 from fedcrab.reproduce.write_results import ReproduceResult, claims, figures, reproduce_command
 from fedcrab.terminal import Printable
+from trials.command import fedcrab
 
 pytestmark = pytest.mark.long(15)
 
@@ -54,6 +55,12 @@ def test_the_document_says_what_was_run(smoke: ReproduceResult, place: Path) -> 
     for picture in re.findall(r"\]\((.*\.png)\)", text):
         assert (place / "docs" / picture).read_bytes().startswith(b"\x89PNG")
     assert "results-smoke/loss-digits.png" in text
+
+
+def test_all_is_the_same_as_no_name(smoke: ReproduceResult, place: Path) -> None:
+    words = ("reproduce", "--no-run", "--results", str(place / "results"), "--json")
+    told = [json.loads(fedcrab(*words, *name, cwd=place).stdout) for name in ((), ("all",))]
+    assert told[0] == told[1] != {}
 
 
 def test_one_item_alone_is_taken_from_what_is_there(smoke: ReproduceResult, place: Path) -> None:

@@ -19,13 +19,18 @@ ITEMS = (
     *("memory", "time", "curves", "rollback", "backdoor-mnist", "backdoor-others"),
     *("trim", "resilience", "lambda", "delta", "beta", "baselines"),
 )
+ALL = "all"
 
 
 @app.command(epilog="Example: fedcrab reproduce backdoor-mnist --scale laptop --out docs")
 def reproduce(
     item: Annotated[
         str | None,
-        typer.Argument(click_type=Choice(ITEMS), metavar="NAME", help=f"One of {', '.join(ITEMS)}; or all."),
+        typer.Argument(
+            click_type=Choice((*ITEMS, ALL)),
+            metavar="NAME",
+            help=f"One of {', '.join(ITEMS)}, or {ALL}, the default.",
+        ),
     ] = None,
     scale: Annotated[
         str,
@@ -45,6 +50,7 @@ def reproduce(
     An interrupted run resumes. Items share trainings.
     """
     need_extra("simulate", "'reproduce'")
+    item = None if item == ALL else item
     with Progress(quiet=as_json) as progress:
         progress.stage("Loading the simulator")
         from fedcrab.reproduce.write_results import reproduce_command
