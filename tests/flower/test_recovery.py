@@ -42,7 +42,7 @@ def test_a_method_over_flower_is_the_method(method: str, histories, tmp_path: Pa
     row = METHODS[method]
     history = histories[type(row.selection)]
     decided = plan(history, ["site-2"], **row.plan)
-    settings = {**row.settings, **row.on_clients(decided)[0], "aggregate": fedavg(), "epochs": 2}
+    settings = {**row.settings, "aggregate": fedavg(), "epochs": 2}
     steps = list(row.function(decided, Plain(), **settings))
     asked = set()
 

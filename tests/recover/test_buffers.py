@@ -33,13 +33,13 @@ def answer(model: np.ndarray, client: str, t: int, epochs: object = None) -> tup
 def test_a_variance_stays_positive(every: int | None, tmp_path: Path) -> None:
     start = np.array([0, 0, 0, 1, 1, 0], np.float32)
     history = record(
-        tmp_path / "h", Answering(answer), list("abcdef"), 12, Everything(), model=start, layout=LAYOUT
+        tmp_path / "h", Answering(answer), list("abcdef"), 24, Everything(), model=start, layout=LAYOUT
     )
     steps = [*replay(plan(history, ILL, beta=0), Answering(answer), every=every)]
     assert any(not step.asked for step in steps[1:])  # else nothing is estimated
     assert min(step.model[3:5].min() for step in steps) > 0
     assert steps[-1].model[3:5] == pytest.approx([0.1, 0.1], abs=0.05)
-    assert steps[-1].model[5] == 60
+    assert steps[-1].model[5] == 120
 
 
 def test_the_range_is_that_of_all_measurements() -> None:

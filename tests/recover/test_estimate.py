@@ -8,7 +8,6 @@ from hypothesis.extra.numpy import arrays
 
 from fedcrab.recover.estimate import estimated_correction
 from fedcrab.recover.step import Pair
-from fedcrab.types import Layout, Updates
 from recover.naive_estimate import naive_estimate
 
 HANDMADE = (((2, 0, 3), (-1, 0, 0)), ((0, 2, 5), (0, -1, 0)))  # v and c
@@ -23,8 +22,7 @@ def pairs_of(*both: tuple) -> list[Pair]:
 
 
 def estimate(pairs: list[Pair], v: np.ndarray, mean: object = (99.0,) * SIZE) -> np.ndarray | None:
-    stored = Updates(("a",), np.array([mean], np.float32), np.ones(1))
-    return estimated_correction(pairs, np.array(v, np.float32), stored, Layout.flat(len(v)))
+    return estimated_correction(pairs, np.array(v, np.float32), float(np.linalg.norm(mean)))
 
 
 def measured(places: list[np.ndarray]) -> list[Pair]:

@@ -15,7 +15,7 @@ from fedcrab.aggregate import median, trimmed_mean
 from fedcrab.recover import replay, retrain
 from fedcrab.recover.correction import Correction, correction_of
 from fedcrab.recover.estimate import unexplored
-from fedcrab.recover.pacing import STRAYED, Pacing
+from fedcrab.recover.pacing import STRAYED, Distances, Pacing
 from fedcrab.recover.replay import predicted_error
 from fedcrab.recover.schedule import LONGEST, Moment, longest_gap, usual_contacts
 from fedcrab.recover.step import Pair, ReplayState
@@ -26,7 +26,7 @@ from recover.scenes import Answering, Quadratics, record
 
 CLIENTS, ILL = list("abcdefghijkl"), frozenset("be")
 TASK = Quadratics(size=30, ill=ILL)
-ROUNDS = 16
+ROUNDS = 22  # with fewer than 20, each has contact
 
 
 def trained(path: Path, selection: object, share: float = 1.0) -> Plan:
@@ -46,6 +46,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
     x = history.model(decided.rollback_round).astype(float)
     pairs, least, found, rounds = [], 2 if trust else 5, [], ROUNDS - decided.rollback_round
     uneven, own, last_asked, answers = 0.0, {}, {}, 0
+    before, doubted = 0.0, False
     next_contact, count = decided.rollback_round + 1, asked or least
     for t in range(decided.rollback_round, ROUNDS):
         sent = history.updates(t)
@@ -73,6 +74,9 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         if t >= ROUNDS - settled:
             half = trust and settle is None and (uneven <= 0.6 or rounds < 30)
             contact, number = True, ceil(len(stored) / 2) if half else len(stored)
+        jump = before and np.linalg.norm(mean) > 8 * before
+        ignored = every is None and asked is None and (doubted or jump)
+        contact, number = contact or ignored, len(stored) if ignored else number
         everybody = contact and number >= len(stored)
         drawn = sorted(stored) if everybody else sorted(waiting[:number]) if contact else []
         drawn = drawn if v.any() else []
@@ -102,6 +106,9 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         if drawn:
             missed = np.sqrt(max(np.linalg.norm(new) ** 2 - noise2, 0))
             room = 0.36 * travelled / missed if missed else 9
+            before, varies = np.linalg.norm(mean), np.sqrt(spread2 / len(stored) + noise2)
+            reached = np.linalg.norm(x + step - history.initial_model())
+            doubted = doubted or (t - decided.rollback_round > 5 and varies > 0.16 * reached)
             uneven = np.sqrt(spread2) / np.linalg.norm(step)
             tapered = 1 + (ROUNDS - t) // max(2, min(4, rounds // 7))
             next_contact = t + (every or min(max(min(1 + int(room), 5), 4), tapered))
@@ -299,7 +306,7 @@ def test_clients_are_asked_at_once_where_the_history_turns_away() -> None:
 
     def contact(every: int | None, new: float, travelled: float) -> bool:
         pacing = Pacing(every, None, None, trust=False)
-        return pacing.contacts(state, now, new=new, moved=4.0, travelled=travelled)
+        return pacing.contacts(state, now, distances(moved=4.0, unexplored=new, travelled=travelled))
 
     assert contact(None, 0.36, 14.0)
     assert not contact(None, 0.34, 1.0)
@@ -323,18 +330,23 @@ def test_how_a_replay_settles() -> None:
     assert [asked(uneven, 40, left, trust=True) for left in (2, 1)] == [0, 11]
 
 
+def distances(**some: float) -> Distances:
+    usual = {"moved": 1.0, "unexplored": 0.0, "travelled": 1.0, "stored": 1.0}
+    return Distances(**{**usual, **some})
+
+
 def asked_with_trust(rounds: int, first: int, *, turns: bool, **fixed: int) -> dict[int, int]:
     """How many clients each contact asks, of twenty; after each, measurements want the shortest gap."""
     pacing = Pacing(fixed.get("every"), fixed.get("asked"), fixed.get("settle"), trust=True)
     state, asked = pacing.start(first), {}
     for t in range(first + 1, rounds):
         now = Moment(t, first, rounds)
-        due = pacing.contacts(state, now, new=1.0 if turns else 0.0, moved=1.0, travelled=1.0)
+        due = pacing.contacts(state, now, distances(unexplored=1.0 if turns else 0.0))
         if pacing.settles(now) or not due:
             continue
-        asked[t] = pacing.count(state, now, 20)
+        asked[t] = pacing.contact_count(state, now, 20)
         measured = Correction(np.zeros(2, np.float32), dict.fromkeys(range(asked[t]), np.zeros(2)), 20, 9, 99)
-        state = pacing.after_contact(state, now, measured, step=1.0, travelled=1.0)
+        state = pacing.after_contact(state, now, measured, step=1.0, stored=1.0, travelled=(1.0, 1.0))
     return asked
 
 
@@ -361,6 +373,80 @@ def test_what_the_budget_of_trust_is_spent_on() -> None:
     assert sum(fixed.values()) == 38 * 9  # who says how many are asked gets as many
 
 
+def exploding(model: np.ndarray, client: str, t: int, epochs: object = None) -> tuple[np.ndarray, float]:
+    """Saturating steps towards a goal; from round 20 on attackers push the model away, farther each time."""
+    goal = rng_for(7, client).normal(size=len(model))
+    push = 10.0 ** (t - 18) if client in ILL and t >= 20 else 0.0
+    far = goal - model
+    bent = far.clip(-1, 1) if np.abs(far).max() < 50 else 0.5 * far**2 * np.sign(far)
+    return 0.2 * far + 0.1 * bent + push, 10
+
+
+def test_updates_of_a_destroyed_model_are_not_replayed(tmp_path: Path) -> None:
+    """What honest clients sent from a model in ruins says nothing about this one: everybody is asked."""
+    model = np.zeros(8, np.float32)
+    history = record(tmp_path / "h", Answering(exploding), CLIENTS, 26, Everything(), model=model)
+    assert np.abs(history.final_model()).max() > 1e4
+    decided, fleet = plan(history, ILL, beta=0), Answering(exploding)
+    steps = list(replay(decided, fleet))
+    again = list(retrain(decided, Answering(exploding)))[-1].model
+    assert np.linalg.norm(steps[-1].model - again) < 0.02 * np.linalg.norm(again)
+    state = steps[-1].replay
+    assert state.ignored >= 1
+    assert [s.asked for s in steps if s.round == 21] == [decided.askable(21)]
+    told = predicted_error(state, model, steps[-1].model, history.charter.layout)
+    assert told.endswith(
+        f"; in {state.ignored} rounds the history was of little use, so every client was asked"
+    )
+    assert state.error < np.linalg.norm(again)  # not that of the ruins
+
+
+def test_where_nobody_answers_a_destroyed_model_is_not_replayed_either(tmp_path: Path) -> None:
+    """The round is skipped, as in a retraining."""
+    model = np.zeros(8, np.float32)
+    history = record(tmp_path / "h", Answering(exploding), CLIENTS, 26, Everything(), model=model)
+
+    def silent(model: np.ndarray, client: str, t: int, epochs: object) -> object:
+        return None if t == 21 else exploding(model, client, t, epochs)
+
+    steps = {s.round: s for s in replay(plan(history, ILL, beta=0), Answering(silent))}
+    assert steps[21].asked
+    assert steps[21].skipped == "no usable answer came"
+    assert steps[21].model.tobytes() == steps[20].model.tobytes()
+    assert np.linalg.norm(steps[25].model) < 10
+
+
+def test_a_history_that_varies_too_much_is_not_relied_on() -> None:
+    """From then on all are asked, however many the budget of trust allows; a fixed pace stays fixed."""
+    now, honest = Moment(6, 0, 40), 12
+    for trust in (False, True):
+        pacing = Pacing(None, None, None, trust)
+        for spread, doubted in ((0.3, False), (0.6, True)):
+            rows = dict.fromkeys("abcde", np.zeros(2, np.float32))
+            measured = Correction(np.zeros(2, np.float32), rows, honest, spread, 0.1)
+            more = {"step": 0.1, "stored": 1.0, "travelled": (1.0, 1.0)}
+            state = pacing.after_contact(pacing.start(0), now, measured, **more)
+            assert measured.noise == pytest.approx(spread * np.sqrt(1 / 12 + (1 - 5 / 12) / 5))
+            assert state.doubted is (measured.noise > 0.16) is doubted
+            early = pacing.after_contact(pacing.start(0), Moment(5, 0, 40), measured, **more)
+            assert not early.doubted
+            usual = pacing.count(state, Moment(7, 0, 40), honest, distances())
+            assert usual == (honest if doubted else 0)
+            assert pacing.count(state, Moment(7, 0, 40), honest, distances(stored=8.1)) == honest
+            assert pacing.count(state, Moment(7, 0, 40), honest, distances(moved=0.0)) == 0
+            calm = Correction(np.zeros(2, np.float32), rows, honest, 0.01, 0.1)
+            assert pacing.after_contact(state, Moment(7, 0, 40), calm, **more).doubted is doubted
+            assert (
+                Pacing(9, 2, None, trust).count(state, Moment(7, 0, 40), honest, distances(stored=9.0)) == 0
+            )
+
+
+def test_short_replays_have_contact_in_every_round() -> None:
+    assert usual_contacts(0, 19) == tuple(range(1, 18))
+    assert usual_contacts(21, 40) == tuple(range(22, 39))
+    assert len(usual_contacts(20, 40)) == 4
+
+
 def test_gaps_shrink_at_the_end() -> None:
     assert usual_contacts(0, 40) == (1, 6, 11, 16, 21, 26, 30, 33, 35, 37, 38)
     assert usual_contacts(20, 40) == (21, 26, 31, 36)
@@ -371,7 +457,7 @@ def test_the_predicted_distance_adds_up() -> None:
     """What one training differs by from the next in every round, and what contacts and estimates add."""
     pacing, now = Pacing(None, None, None, trust=False), Moment(1, 0, 40)
     measured = Correction(np.zeros(2, np.float32), {"a": np.zeros(2), "b": np.zeros(2)}, 8, 4.0, 5.0)
-    state = pacing.after_contact(pacing.start(0), now, measured, step=1.0, travelled=1.0)
+    state = pacing.after_contact(pacing.start(0), now, measured, step=1.0, stored=1.0, travelled=(1.0, 1.0))
     noise = 16 / 2 * (1 - 2 / 8)
     assert state.error**2 == pytest.approx(16 / 8 + noise)
     missed = STRAYED * np.sqrt(25 - noise)
@@ -382,7 +468,7 @@ def test_the_predicted_distance_adds_up() -> None:
     assert later.error**2 == pytest.approx(
         3 * 16 / 8 + noise + (2 * missed) ** 2
     )  # these are not independent
-    later = pacing.after_contact(later, now, measured, step=1.0, travelled=1.0)
+    later = pacing.after_contact(later, now, measured, step=1.0, stored=1.0, travelled=(1.0, 1.0))
     assert later.error**2 == pytest.approx(4 * 16 / 8 + 2 * noise + (2 * missed) ** 2)
     assert pacing.after_estimate(later, moved=False, honest=8).error == later.error
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import hypot, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +63,12 @@ class Correction:
     @property
     def standard_error(self) -> float:
         """Spread / √answers, reduced by the share of clients asked: with all of them it is 0."""
-        left = 1 - self.answers / self.clients
-        return self.spread * float(np.sqrt(left / self.answers))
+        return self.spread * sqrt((1 - self.answers / self.clients) / self.answers)
+
+    @property
+    def noise(self) -> float:
+        """√(spread² / clients + standard error²): how much the step varies from one training to the next."""
+        return hypot(self.spread / sqrt(self.clients), self.standard_error)
 
     def own(self, client: ClientId, layout: Layout) -> Vector:
         """Return e: this client's difference minus the common part; zero where a number is not trained."""
@@ -108,8 +113,7 @@ def correction_of(
         shown = _clipped(shown, layout)
         mean = _trimmed_mean(shown)
     vector = np.asarray(mean, np.float32)
-    apart = [norm(row - vector, layout.trained()) ** 2 for row in shown]
-    spread = float(np.sqrt(sum(apart) / max(len(apart) - 1, 1)))
+    spread = _spread(shown, vector, layout)
     rows = zip(found, shown, strict=True)
     changes = {c: row if (e := before[c]) is None else row + e for c, row in rows}
     new = norm(vector, layout.trained())
@@ -125,6 +129,17 @@ def _damped(measured: Correction, predicted: Vector | None, layout: Layout) -> C
     gain = max(LEAST_GAIN, 1 - (measured.standard_error / length) ** 2) if length else 1.0
     vector = (measured.vector - np.float32(1 - gain) * new).astype(np.float32)
     return replace(measured, vector=vector, new=length)
+
+
+def spread_of(rows: NDArray[np.float32], layout: Layout) -> float:
+    """Return √(Σ‖row - mean‖² / (rows - 1)), over the trained numbers; 0 for a single row."""
+    mean = np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
+    return _spread(rows, mean, layout)
+
+
+def _spread(rows: NDArray[np.float32], centre: Vector, layout: Layout) -> float:
+    apart = [norm(row - centre, layout.trained()) ** 2 for row in rows]
+    return float(np.sqrt(sum(apart) / max(len(apart) - 1, 1)))
 
 
 def _without_integers(vector: Vector, layout: Layout) -> Vector:

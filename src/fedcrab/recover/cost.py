@@ -102,9 +102,7 @@ def planned_asks(method: str, plan: Plan) -> list[int]:
         return [len(clients) for _, clients in asked_in(plan, fedavg(), last)]
     if row.rolls_back and row.contacts is None:
         last = rounds - settled_rounds(rounds - plan.rollback_round)
-        simulated = plan.history.charter.engine == "simulator"
-        every = None if simulated else row.on_clients(plan)[0].get("every")
-        few = [most_asked(FEWEST, honest[t]) for t in usual_contacts(plan.rollback_round, rounds, every)]
+        few = [most_asked(FEWEST, honest[t]) for t in usual_contacts(plan.rollback_round, rounds)]
         return [*few, *honest[max(last, plan.rollback_round + 1) :]]
     return [
         honest[t] if row.most is None else min(honest[t], row.most)

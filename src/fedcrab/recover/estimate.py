@@ -31,20 +31,17 @@ from math import sqrt
 
 import numpy as np
 
-from fedcrab.aggregate.mean import shares
 from fedcrab.lbfgs import hessian_factors
 from fedcrab.recover.step import Pair
-from fedcrab.types import Layout, Updates, Vector
-from fedcrab.vectors import Matrix64, combination, dot, norm, products, stretches, weighted_sum
+from fedcrab.types import Vector
+from fedcrab.vectors import Matrix64, dot, norm, products, stretches, weighted_sum
 
 RIDGE = 0.01  # relative to ‖v‖² = 1: keeps the noise of pairs with nearly the same v small
 STEEPEST = np.float32(1e30)  # a slope at most; times 0 it is 0, as infinity is not
 
 
-def estimated_correction(
-    pairs: Sequence[Pair], moved: Vector, stored: Updates, layout: Layout
-) -> Vector | None:
-    """Return the estimate for v = ``moved``; None without a usable pair.
+def estimated_correction(pairs: Sequence[Pair], moved: Vector, stored: float) -> Vector | None:
+    """Return the estimate for v = ``moved``, where ``stored`` is ‖ḡ‖; None without a usable pair.
 
     Local training moves two models closer together, so c points against v and is not longer. If v is short,
     noise can show the opposite, and such a pair is left out: used for five rounds without contact, it moved a
@@ -58,11 +55,10 @@ def estimated_correction(
         return None
     factors = (factors + _secant(inward, moved)) / 2
     rows = [*(p.moved for p in inward), *(p.changed for p in inward), moved]
-    mean = combination(shares(stored.weights), stored.vectors)
     free = np.empty_like(moved)
     for part in stretches((slice(0, len(moved)),), len(rows)):
         free[part] = weighted_sum(factors, [row[part] for row in rows])
-    most, length = min(norm(mean, layout.trained()), norm(moved)), norm(free)
+    most, length = min(stored, norm(moved)), norm(free)
     if not np.isfinite(length):
         return None
     free *= np.float32(min(1.0, most / length if length else 1.0))

@@ -35,22 +35,6 @@ def _from_rollback(plan: Plan, settings: Settings) -> int:
     return len(plan.history.rounds) - (plan.rollback_round if settings.get("rollback", True) else 0)
 
 
-SHORT = 20  # replayed rounds; if there are fewer, each has contact
-
-
-def _pace(plan: Plan) -> tuple[Settings, str]:
-    """Return how often a replay asks real clients by default: in every round, if few rounds are replayed.
-
-    Estimates then save little, and each of them matters much. Flower's advanced-pytorch, ten rounds: accuracy
-    58.9% with contact in four of them, 70.0% in all, 69.3% by honest-only training; 30, 44 and 100 local
-    trainings.
-    """
-    rounds = len(plan.history.rounds) - plan.rollback_round
-    if rounds >= SHORT:
-        return {}, ""
-    return {"every": 1}, f"replay asks some clients in every round, because only {rounds} are replayed"
-
-
 @dataclass(frozen=True)
 class Method:
     """A recovery method: its function, how the rollback is decided, its settings and traits."""
@@ -73,7 +57,6 @@ class Method:
     needs_probe: bool = False  # whether it trains on the server's own examples, passed as ``probe``
     version: int = 1  # increased if the same settings give another model: cells are computed again
     batches: str = "history"  # which batches simulated clients draw in results whose key does not say
-    on_clients: Callable[[Plan], tuple[Settings, str]] = lambda _: ({}, "")  # settings if not given, and why
 
     @property
     def plan(self) -> Settings:
@@ -182,7 +165,6 @@ METHODS: Mapping[str, Method] = {
         version=2,
         batches="fresh",
         keeps_answers=lambda settings: settings.get("proof") is not None,
-        on_clients=_pace,
     ),
     "crab-paper": Method(
         "Crab, as published",

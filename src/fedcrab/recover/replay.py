@@ -25,18 +25,18 @@ change as stored, within what was measured (:mod:`fedcrab.recover.buffers`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedcrab.admission import no_updates
-from fedcrab.aggregate.mean import Aggregate, fedavg, with_buffers
+from fedcrab.aggregate.mean import Aggregate, fedavg, shares, with_buffers
 from fedcrab.aggregate.server_rule import ServerRule
 from fedcrab.recover.buffers import within_measured
 from fedcrab.recover.certified_replay import Proof, certified_replay
-from fedcrab.recover.correction import Correction, Rows, correction_of, own_parts
+from fedcrab.recover.correction import Correction, Rows, correction_of, own_parts, spread_of
 from fedcrab.recover.estimate import estimated_correction, unexplored
 from fedcrab.recover.fedrecover import trained_only
-from fedcrab.recover.pacing import Pacing
+from fedcrab.recover.pacing import Distances, Pacing
 from fedcrab.recover.replay_record import recorded
 from fedcrab.recover.schedule import Moment
 from fedcrab.recover.step import (
@@ -53,7 +53,7 @@ from fedcrab.recover.step import (
 from fedcrab.rollback.decision import Plan
 from fedcrab.seeds import rng_for
 from fedcrab.types import ClientId, Fleet, Layout, Updates, Vector
-from fedcrab.vectors import norm
+from fedcrab.vectors import combination, norm
 
 EVERYONE = ""  # the key of the pairs that all honest clients share
 MEMORY = 3  # pairs
@@ -110,7 +110,10 @@ def predicted_error(last: ReplayState, start: Vector, model: Vector, layout: Lay
     """
     moved = norm(model - start, layout.trained())
     share = f", {last.error / moved:.0%} of the distance that recovery moved the model" if moved else ""
-    return f"predicted distance to retraining: {last.error:.3g}{share} (an estimate, not a bound)"
+    sentence = f"predicted distance to retraining: {last.error:.3g}{share} (an estimate, not a bound)"
+    if last.ignored:
+        sentence += f"; in {last.ignored} rounds the history was of little use, so every client was asked"
+    return sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,16 @@ class _Scene:
     def moment(self, round: int) -> Moment:
         """Return the position of a round within the replay."""
         return Moment(round, self.plan.rollback_round, len(self.plan.history.rounds))
+
+    def distances(self, model: Vector, moved: Vector, pairs: Sequence[Pair], stored: float) -> Distances:
+        """Return how far ``model`` is from other models; ``moved`` is v, ``stored`` is ‖ḡ‖."""
+        trained, initial = self.layout.trained(), self.plan.history.initial_model()
+        return Distances(
+            moved=norm(moved),
+            unexplored=unexplored(pairs, moved),
+            travelled=norm(model - initial, trained),
+            stored=stored,
+        )
 
 
 def _replay(scene: _Scene, after: Step | None) -> Iterator[Step]:
@@ -152,21 +165,21 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         return replace(skipped, pairs=before.pairs, replay=replace(state, step_error=0.0))
     there = history.model(t)
     moved = trained_only(model - there, layout)
-    predicted = estimated_correction(pairs, moved, stored, layout)
-    travelled = norm(model - history.initial_model(), layout.trained())
-    renewed = RoundUpdates(no_updates(layout.size))
-    if moved.any():
-        new, now = unexplored(pairs, moved), scene.moment(t)
-        due = scene.pacing.contacts(state, now, new=new, moved=norm(moved), travelled=travelled)
-        renewed = _ask(scene, state, model, t, due=due)
+    mean = norm(combination(shares(stored.weights), stored.vectors), layout.trained())
+    predicted = estimated_correction(pairs, moved, mean)
+    far = scene.distances(model, moved, pairs, mean)
+    ignored = scene.pacing.ignores(state, far)
+    count = scene.pacing.count(state, scene.moment(t), len(scene.plan.askable(t)), far)
+    renewed = _ask(scene, state, model, t, count)
     state = replace(state, last_asked={**state.last_asked, **dict.fromkeys(renewed.asked, t)})
     kept = {client: pairs[-1] for client, pairs in before.pairs.items() if client != EVERYONE}
     own = own_parts(kept, t, fading=scene.pacing.trust)
     found = correction_of(renewed.updates, stored, own, predicted, trust=scene.pacing.trust, layout=layout)
     rows = _rows(stored, found.vector if found else predicted, own, found.changes if found else {})
+    rows = {} if ignored else rows
     if not found or len(renewed.asked) == len(scene.plan.askable(t)):
         rows |= _rows(renewed.updates, None, {}, {})
-    used = replace(renewed, updates=Updates.of(rows))
+    used = replace(renewed, updates=Updates.of(rows) if rows else no_updates(layout.size))
     step = used.applied(model, with_buffers(scene.aggregate, layout), layout, t)
     if not isinstance(scene.aggregate, ServerRule):  # a server's rule treats buffers itself, as in training
         seen = (there, stored), (model, renewed.updates)
@@ -174,8 +187,12 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     if not found:
         state = scene.pacing.after_estimate(state, moved=bool(moved.any()), honest=len(stored.clients))
         return replace(step, pairs=before.pairs, replay=state)
-    length = norm(step.model - model, layout.trained())
-    state = scene.pacing.after_contact(state, scene.moment(t), found, step=length, travelled=travelled)
+    now, length = scene.moment(t), norm(step.model - model, layout.trained())
+    travelled = far.travelled, norm(step.model - history.initial_model(), layout.trained())
+    alone = spread_of(renewed.updates.vectors, layout) if ignored else None
+    state = scene.pacing.after_contact(
+        state, now, found, step=length, stored=far.stored, travelled=travelled, alone=alone
+    )
     return replace(step, pairs=_with_new_pairs(before.pairs, found, moved, t, layout), replay=state)
 
 
@@ -189,17 +206,12 @@ def _with_new_pairs(pairs: Pairs, found: Correction, moved: Vector, t: int, layo
     }
 
 
-def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, *, due: bool) -> RoundUpdates:
-    """Return the fresh answers of this round: from all clients at the end, in a contact round from a few.
+def _ask(scene: _Scene, state: ReplayState, model: Vector, t: int, count: int) -> RoundUpdates:
+    """Return the fresh answers of ``count`` clients, those that were not asked for the longest time first.
 
-    Clients that were not asked for the longest time are asked first. If some do not answer, as many others
-    are asked. In other rounds nobody is asked.
+    If some do not answer, as many others are asked.
     """
-    history, able, pacing, now = scene.plan.history, scene.plan.askable(t), scene.pacing, scene.moment(t)
-    if pacing.settles(now):
-        count = pacing.settling_count(state, now, len(able))
-    else:
-        count = pacing.count(state, now, len(able)) if due else 0
+    history, able = scene.plan.history, scene.plan.askable(t)
     order = rng_for(history.charter.seed, "replay", t).permutation(len(able)).tolist()
     waiting = sorted((able[i] for i in order), key=lambda client: state.last_asked.get(client, -1))
     got = RoundUpdates(no_updates(len(model)))

@@ -248,14 +248,11 @@ def recover_on_clients(
     for warning in decided.warnings:
         tell(warning)
     asked = {key: getattr(decided, key) for key in planned}
-    paced, why = row.on_clients(decided)
-    if not paced.keys() <= own.keys():
-        tell(why)
     run = MethodRun(
         name,
         decided,
         fleet,
-        settings={**paced, **own},
+        settings=own,
         aggregate=aggregate,
         epochs=epochs,
         saved=out / name,

@@ -45,6 +45,9 @@ class ReplayState:
     ask: int  # how many are asked then
     spread: float = 0.0  # how far one client's difference was from c at the last contact
     uneven: float = 0.0  # spread relative to the length of that step
+    stored: float = 0.0  # the length of the stored updates' mean then
+    doubted: bool = False  # whether answers varied too much at the last contact to rely on stored updates
+    ignored: int = 0  # rounds so far in which stored updates were of little use, so that all were asked
     standard_error: float = 0.0  # of c, in a contact round
     missed: float = 0.0  # the error of the estimate at the last contact, beyond that of c
     step_error: float = 0.0  # predicted distance of this step from that of a retraining
@@ -199,7 +202,10 @@ class RoundUpdates:
         if not updates.clients:
             return None, self._nobody()
         if not isinstance(rule, ServerRule):
-            return rule(updates.vectors, updates.weights), ""
+            try:
+                return rule(updates.vectors, updates.weights), ""
+            except ConfigError as error:  # some did not answer; how many can is checked before the recovery
+                return None, f"too few answers for the aggregation rule: {error}"
         made = rule.step(model, updates, round=round)
         return (None, made) if isinstance(made, str) else (made, "")
 

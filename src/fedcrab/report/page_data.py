@@ -16,7 +16,7 @@ from fedcrab.detect.saved_audit import read_audit
 from fedcrab.history import History
 from fedcrab.recover.cost import contact_rounds, refused
 from fedcrab.recover.fedrecover import PAIRS
-from fedcrab.recover.methods import METHODS, SHORT, default_method
+from fedcrab.recover.methods import METHODS, default_method
 from fedcrab.recover.pacing import FEWEST
 from fedcrab.recover.schedule import (
     FEWEST_OF_FEW,
@@ -25,6 +25,7 @@ from fedcrab.recover.schedule import (
     MOST_TAPER,
     REPLAYED_PER_TAPER,
     SETTLED,
+    SHORT,
 )
 from fedcrab.report.page_clients import PageClients, PageGram, by_influence, points_of
 from fedcrab.rollback.decision import PRESETS
@@ -99,7 +100,7 @@ def _method(history: History, name: str) -> dict[str, Any]:
     if method.rolls_back:
         pace: dict[str, Any] = {"asked": FEWEST, "few": FEWEST_OF_FEW, "longest": LONGEST}
         pace |= {"taper": [REPLAYED_PER_TAPER, LEAST_TAPER, MOST_TAPER], "settled": SETTLED}
-        pace |= {"short": 0 if history.charter.engine == "simulator" else SHORT}
+        pace |= {"short": SHORT}
         return {**data, "preset": method.preset, "pace": pace}
     return {**data, "rounds": contact_rounds(method, history), "each": method.most}
 

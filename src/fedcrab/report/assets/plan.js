@@ -105,8 +105,8 @@ function plannedAsks(page, method, plan, malicious) {
   return plannedRounds(page, method, plan, malicious).map(([, count]) => count);
 }
 
-// Replay asks a few clients every five rounds, more often at the end, and everybody in the last (recover/schedule.py).
-// Of real clients it asks some in every round, if few rounds are replayed (recover/methods.py).
+// Replay asks a few clients every five rounds, more often at the end, and everybody in the last; if few rounds are
+// replayed, it asks some in every round (recover/schedule.py).
 function paced(page, { asked, few, longest, taper: [share, least, most], settled, short }, first, honest) {
   const rounds = page.rounds.length;
   const last = rounds - Math.max(1, Math.floor((rounds - first) / settled));
