@@ -126,7 +126,7 @@ def run_incident(seed: int) -> dict[str, Any]:
             row["client_rounds"] = outcome.cost.client_rounds
             row["of"] = sum(len(plan(history, bad).askable(entry.index)) for entry in history.rounds)
     except ConfigError as error:
-        row["refused"] = str(error)
+        row["refused"] = str(error).rpartition("/h: ")[2]  # without the history's temporary path
     return row
 
 
