@@ -35,8 +35,8 @@ count, as in a retraining. This is so
 - in a round whose stored updates have a mean more than JUMP times as long as at the last contact.
 
 (Without it, the recovered model could be as destroyed as the history's. In the trainings that the other
-constants were set on, the noise is at most 0.14 and the mean 5.5 times as long, so that it does not act. These
-two were set on 127 trainings with drawn settings, seeds 510000 to 521037.)
+constants were set on, the noise is at most 0.14 and the mean 5.5 times as long, so that it does not act.
+These two were set on 127 trainings with drawn settings, other ones than those of benchmarks/drawn_incidents.)
 
 The last fortieth of the rounds asks every honest participant: at least one round. With ``trust``, half of the
 participants are enough, unless the clients are uneven (spread > UNEVEN · step) and at least LONG rounds are
