@@ -37,7 +37,7 @@ from fedcrab.vectors import norm
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/predicted-distance.jsonl"
 INCIDENTS = ROOT / "benchmarks/results/incidents.jsonl"
-FROM_ROUND_0 = ("replay", "methods", "replay-cnn", "full-scale")
+FROM_ROUND_0 = ("replay", "replay-cifar10", "methods", "replay-cnn", "full-scale")
 METHODS = {"replay": {}, "replay trust=true": {"trust": True}}
 SINCE = 20
 Pair = tuple[float, float]  # predicted and true

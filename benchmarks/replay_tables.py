@@ -1,6 +1,6 @@
 """The tables of docs/recovery.md about replay, from the cells of its suites, and where a goal is missed.
 
-usage: python benchmarks/replay_tables.py [--results DIR] [replay replay-since replay-cnn]
+usage: python benchmarks/replay_tables.py [--results DIR] [SUITE ...]
 
 Poisoned and retrained: TA / ASR in %. Every other TA is the difference to retraining in points: the mean over
 the seeds, and the worst in brackets. Costs are shares of retraining's client-rounds; the share of its rounds
@@ -22,6 +22,7 @@ from fedcrab.experiment.suite import load_suite
 from fedcrab.experiment.suite_tables import grouped, rows_of, varying
 
 SUITES = Path(__file__).parents[1] / "experiments"
+DEFAULT = ["replay", "replay-since", "replay-cnn", "replay-cifar10"]
 SHOWN = {  # the columns of each method; a suite may add since
     "replay": ("TA", "ASR", "cost (contact)"),
     "replay trust=true": ("TA", "ASR", "cost"),
@@ -39,7 +40,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, default=SUITES.parent / "results")
-    parser.add_argument("suites", nargs="*", default=["replay", "replay-since", "replay-cnn"])
+    parser.add_argument("suites", nargs="*", default=DEFAULT)
     arguments = parser.parse_args()
     for name in arguments.suites:
         cells = expand(load_suite(SUITES / f"{name}.toml"))

@@ -206,7 +206,7 @@ def _left(plan: Plan) -> str:
 
 def _since(plans: Iterable[Plan]) -> list[tuple[str, list[str]]]:
     """Return a row with the first malicious round per client, if a plan has any."""
-    cells = [", ".join(f"{c}@{t}" for c, t in plan.since.items()) for plan in plans]
+    cells = [", ".join(f"{c}@{plan.since[c]}" for c in sorted(plan.since, key=natural)) for plan in plans]
     return [("malicious since", cells)] if any(cells) else []
 
 
