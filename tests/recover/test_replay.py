@@ -117,7 +117,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             pairs = [*pairs, (v, common)][-3:]
             own |= {c: change - common for c, change in changes.items()}
             last_asked |= dict.fromkeys(drawn, t)
-            answers += len(drawn)
+            answers += 0 if ignored else len(drawn)
         x = x + step
         found.append((x, tuple(drawn)))
     return found
@@ -434,6 +434,9 @@ def test_a_history_that_varies_too_much_is_not_relied_on() -> None:
             assert usual == (honest if doubted else 0)
             assert pacing.count(state, Moment(7, 0, 40), honest, distances(stored=8.1)) == honest
             assert pacing.count(state, Moment(7, 0, 40), honest, distances(moved=0.0)) == 0
+            apart = pacing.after_contact(state, Moment(7, 0, 40), measured, alone=0.2, **more)
+            assert (apart.answers, apart.ignored) == (state.answers, 1)  # the budget is for the others
+            assert apart.step_error == pytest.approx(0.2 / np.sqrt(12))
             calm = Correction(np.zeros(2, np.float32), rows, honest, 0.01, 0.1)
             assert pacing.after_contact(state, Moment(7, 0, 40), calm, **more).doubted is doubted
             assert (

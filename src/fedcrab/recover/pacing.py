@@ -196,7 +196,7 @@ class Pacing:
         return replace(
             _with_error(state, varies, 0.0),
             contacts=state.contacts + 1,
-            answers=state.answers + found.answers,
+            answers=state.answers + (found.answers if alone is None else 0),
             next_contact=now.round + (self.every or _gap(now, missed, travelled[0])),
             ask=self.asked or max(self.fewest, wanted),
             spread=found.spread,

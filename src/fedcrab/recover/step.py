@@ -55,7 +55,7 @@ class ReplayState:
     strayed: float = 0.0  # the part of it that estimates caused
     last_asked: Mapping[ClientId, int] = field(default_factory=dict)  # round in which each was last asked
     contacts: int = 0  # rounds so far in which clients were asked
-    answers: int = 0  # of clients in these rounds
+    answers: int = 0  # of clients in these rounds; without those in which stored updates were ignored
 
 
 Pairs = Mapping[ClientId, tuple[Pair, ...]]
