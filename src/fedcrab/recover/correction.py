@@ -63,12 +63,19 @@ class Correction:
     @property
     def standard_error(self) -> float:
         """Spread / √answers, reduced by the share of clients asked: with all of them it is 0."""
-        return self.spread * sqrt((1 - self.answers / self.clients) / self.answers)
+        return self._error(self.answers)
 
     @property
     def noise(self) -> float:
         """√(spread² / clients + standard error²): how much the step varies from one training to the next."""
-        return hypot(self.spread / sqrt(self.clients), self.standard_error)
+        return self.noise_with(self.answers)
+
+    def noise_with(self, answers: int) -> float:
+        """Return the noise that this many answers would have had."""
+        return hypot(self.spread / sqrt(self.clients), self._error(answers))
+
+    def _error(self, answers: int) -> float:
+        return self.spread * sqrt((1 - answers / self.clients) / answers)
 
     def own(self, client: ClientId, layout: Layout) -> Vector:
         """Return e: this client's difference minus the common part; zero where a number is not trained."""
