@@ -78,7 +78,7 @@ def kill_and_resume(name: str, decided: Plan, out: Path, draw: random.Random) ->
     for most in (draw.randint(1, 3), draw.randint(1, 4), None):
         said |= run(decided, out, name, most, draw)
         assert said.items() <= expected.items()
-    assert max(said) == max(expected)
+    # a step that was saved but not said when its process was killed is not said again
     progress = SavedSteps(out, decided.history.charter.layout, asked(decided, name))
     assert progress.tables() == [s.to_table() for s in whole(decided, name)]
     assert hashlib.sha256(progress.last().model).hexdigest() == expected[max(expected)]
