@@ -134,7 +134,7 @@ class Pacing:
         """Return whether stored updates are of little use in this round; False if whom to ask is fixed."""
         if self.every is not None or self.asked is not None or not far.moved:
             return False
-        return state.doubted or (state.contacts > 0 and far.stored > JUMP * state.stored)
+        return state.doubted or 0 < JUMP * state.stored < far.stored
 
     def count(self, state: ReplayState, now: Moment, honest: int, far: Distances) -> int:
         """Return how many of the honest participants are asked in this round."""

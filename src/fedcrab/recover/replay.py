@@ -135,14 +135,14 @@ class _Scene:
         """Return the position of a round within the replay."""
         return Moment(round, self.plan.rollback_round, len(self.plan.history.rounds))
 
-    def distances(self, model: Vector, moved: Vector, pairs: Sequence[Pair], stored: float) -> Distances:
-        """Return how far ``model`` is from other models; ``moved`` is v, ``stored`` is ‖ḡ‖."""
+    def distances(self, model: Vector, moved: Vector, pairs: Sequence[Pair], stored: Updates) -> Distances:
+        """Return how far ``model`` is from other models; ``moved`` is v."""
         trained, initial = self.layout.trained(), self.plan.history.initial_model()
         return Distances(
             moved=norm(moved),
             unexplored=unexplored(pairs, moved),
             travelled=norm(model - initial, trained),
-            stored=stored,
+            stored=norm(combination(shares(stored.weights), stored.vectors), trained),
         )
 
 
@@ -166,9 +166,8 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         return replace(skipped, pairs=before.pairs, replay=replace(state, step_error=0.0))
     there = history.model(t)
     moved = trained_only(model - there, layout)
-    mean = norm(combination(shares(stored.weights), stored.vectors), layout.trained())
-    predicted = estimated_correction(pairs, moved, mean)
-    far = scene.distances(model, moved, pairs, mean)
+    far = scene.distances(model, moved, pairs, stored)
+    predicted = estimated_correction(pairs, moved, far.stored)
     ignored = scene.pacing.ignores(state, far)
     count = scene.pacing.count(state, scene.moment(t), len(scene.plan.askable(t)), far)
     renewed = _ask(scene, state, model, t, count)
