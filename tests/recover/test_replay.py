@@ -43,6 +43,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
     pairs, least, found, rounds = [], 2 if trust else 5, [], ROUNDS - decided.rollback_round
     uneven, own, last_asked, answers = 0.0, {}, {}, 0
     before, doubted = 0.0, False
+    recent, nearer, apart = [], 0.0, 0.0
     next_contact, count = decided.rollback_round + 1, asked or least
     for t in range(decided.rollback_round, ROUNDS):
         sent = history.updates(t)
@@ -53,7 +54,11 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
         total = sum(n for _, n in stored.values())
         mean = sum(n * u for u, n in stored.values()) / total
         v = x - history.model(t)
-        predicted = naive_estimate(pairs, v, mean)
+        first = predicted = naive_estimate(pairs, v, mean)
+        if first is not None:
+            second = np.mean(recent, axis=0) - mean
+            share = min(max(nearer / apart, 0), 1) if apart else 1
+            predicted = share * first + (1 - share) * second
         order = rng_for(history.charter.seed, "replay", t).permutation(len(stored))
         waiting = sorted((sorted(stored)[i] for i in order), key=lambda c: last_asked.get(c, -1))
         settled = 1 if settle is None else settle
@@ -89,6 +94,10 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
                 common = trim_mean(r, max(1, int(0.4 * len(r))) / len(r) + 1e-9, axis=0)
             spread2 = sum(np.linalg.norm(row - common) ** 2 for row in r) / max(len(r) - 1, 1)
             noise2 = spread2 / len(r) * (1 - len(r) / len(stored))
+            if first is not None and t > max(last_asked.values()) + 1:
+                difference = first - second
+                nearer = nearer / 2 + (common - second) @ difference
+                apart = apart / 2 + difference @ difference
             new = common
             if predicted is not None:
                 new = common - predicted
@@ -113,6 +122,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             wanted = ceil(min(spread2 / np.linalg.norm(step) ** 2, 3 if trust else 10))
             count = asked or max(least, wanted)
             pairs = [*pairs, (v, common)][-3:]
+            recent = [*recent, mean + common][-3:]
             own |= {c: change - common for c, change in changes.items()}
             last_asked |= dict.fromkeys(drawn, t)
             answers += 0 if ignored else len(drawn)

@@ -50,6 +50,7 @@ class Correction:
     """c: how much the clients' updates differ from the stored ones, and how certain that is."""
 
     vector: Vector = field(repr=False)  # the common part; integer buffers are zero
+    measured: Vector = field(repr=False)  # the robust mean of the r alone, whatever was estimated
     changes: Rows = field(repr=False)  # û - q per answer, clipped; integer buffers are zero
     clients: int  # the number of honest clients, whether they answered or not
     spread: float  # √(Σ‖r - c‖² / (answers - 1)): how far one client's r is from c
@@ -124,7 +125,7 @@ def correction_of(
     rows = zip(found, shown, strict=True)
     changes = {c: row if (e := before[c]) is None else row + e for c, row in rows}
     new = norm(vector, layout.trained())
-    return _damped(Correction(vector, changes, len(kept), spread, new), predicted, layout)
+    return _damped(Correction(vector, vector, changes, len(kept), spread, new), predicted, layout)
 
 
 def _damped(measured: Correction, predicted: Vector | None, layout: Layout) -> Correction:

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from fedcrab.admission import no_updates
 from fedcrab.aggregate.mean import Aggregate, fedavg, shares, with_buffers
 from fedcrab.aggregate.server_rule import ServerRule
+from fedcrab.recover.blend import Blend
 from fedcrab.recover.buffers import within_measured
 from fedcrab.recover.certified_replay import Proof, certified_replay
 from fedcrab.recover.correction import Correction, Rows, correction_of, own_parts, spread_of
@@ -57,6 +58,7 @@ from fedcrab.types import ClientId, Fleet, Layout, Updates, Vector
 from fedcrab.vectors import combination, norm
 
 EVERYONE = ""  # the key of the pairs that all honest clients share
+RECENT = " "  # of those whose second vector is s = ḡ + c; no client has such an id
 MEMORY = 3  # pairs
 Answers = dict[ClientId, tuple[Vector, float]]  # rows and examples
 
@@ -135,14 +137,14 @@ class _Scene:
         """Return the position of a round within the replay."""
         return Moment(round, self.plan.rollback_round, len(self.plan.history.rounds))
 
-    def distances(self, model: Vector, moved: Vector, pairs: Sequence[Pair], stored: Updates) -> Distances:
-        """Return how far ``model`` is from other models; ``moved`` is v."""
+    def distances(self, model: Vector, moved: Vector, pairs: Sequence[Pair], mean: Vector) -> Distances:
+        """Return how far ``model`` is from other models; ``moved`` is v, ``mean`` is ḡ."""
         trained, initial = self.layout.trained(), self.plan.history.initial_model()
         return Distances(
             moved=norm(moved),
             unexplored=unexplored(pairs, moved),
             travelled=norm(model - initial, trained),
-            stored=norm(combination(shares(stored.weights), stored.vectors), trained),
+            stored=norm(mean),
         )
 
 
@@ -166,13 +168,17 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
         return replace(skipped, pairs=before.pairs, replay=replace(state, step_error=0.0))
     there = history.model(t)
     moved = trained_only(model - there, layout)
-    far = scene.distances(model, moved, pairs, stored)
+    mean = trained_only(combination(shares(stored.weights), stored.vectors), layout)
+    far = scene.distances(model, moved, pairs, mean)
     predicted = estimated_correction(pairs, moved, far.stored)
+    recent = before.pairs.get(RECENT, ())
+    blend = Blend.of(predicted, mean, recent, state)
+    predicted = blend.correction() if blend else predicted
     ignored = scene.pacing.ignores(state, far)
     count = scene.pacing.count(state, scene.moment(t), len(scene.plan.askable(t)), far)
     renewed = _ask(scene, state, model, t, count)
     state = replace(state, last_asked={**state.last_asked, **dict.fromkeys(renewed.asked, t)})
-    kept = {client: pairs[-1] for client, pairs in before.pairs.items() if client != EVERYONE}
+    kept = {client: pairs[-1] for client, pairs in before.pairs.items() if client not in (EVERYONE, RECENT)}
     own = own_parts(kept, t, fading=scene.pacing.trust)
     found = correction_of(renewed.updates, stored, own, predicted, trust=scene.pacing.trust, layout=layout)
     rows = _rows(stored, found.vector if found else predicted, own, found.changes if found else {})
@@ -193,15 +199,21 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     state = scene.pacing.after_contact(
         state, now, found, step=length, stored=far.stored, travelled=travelled, alone=alone
     )
-    return replace(step, pairs=_with_new_pairs(before.pairs, found, moved, t, layout), replay=state)
+    if blend and t > recent[-1].round + 1:
+        nearer, apart = blend.compared(trained_only(found.measured, layout), state)
+        state = replace(state, nearer=nearer, apart=apart)
+    return replace(step, pairs=_with_new_pairs(before.pairs, found, moved, mean, t, layout), replay=state)
 
 
-def _with_new_pairs(pairs: Pairs, found: Correction, moved: Vector, t: int, layout: Layout) -> Pairs:
-    """Return the pairs with (v, c) of this contact, and e of each client that answered."""
+def _with_new_pairs(
+    pairs: Pairs, found: Correction, moved: Vector, mean: Vector, t: int, layout: Layout
+) -> Pairs:
+    """Return the pairs with (v, c) and (v, ḡ + c) of this contact, and e of each client that answered."""
     common = Pair(t, moved, trained_only(found.vector, layout))
     return {
         **pairs,
         EVERYONE: (*pairs.get(EVERYONE, ()), common)[-MEMORY:],
+        RECENT: (*pairs.get(RECENT, ()), Pair(t, moved, mean + common.changed))[-MEMORY:],
         **{client: (Pair(t, moved, found.own(client, layout)),) for client in found.changes},
     }
 

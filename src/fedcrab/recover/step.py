@@ -56,6 +56,8 @@ class ReplayState:
     last_asked: Mapping[ClientId, int] = field(default_factory=dict)  # round in which each was last asked
     contacts: int = 0  # rounds so far in which clients were asked
     answers: int = 0  # of clients in these rounds; without those in which stored updates were ignored
+    nearer: float = 0.0  # two sums over the contacts, from which the share of each estimate follows
+    apart: float = 0.0
 
 
 Pairs = Mapping[ClientId, tuple[Pair, ...]]
