@@ -162,7 +162,7 @@ METHODS: Mapping[str, Method] = {
         check=partial(check_updates, method="replay"),
         length=_from_rollback,
         remark="an estimate: replay decides while it runs",
-        version=2,
+        version=3,
         batches="fresh",
         keeps_answers=lambda settings: settings.get("proof") is not None,
     ),
