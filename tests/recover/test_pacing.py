@@ -13,6 +13,8 @@ from fedcrab.recover.pacing import STRAYED, Distances, Pacing
 from fedcrab.recover.schedule import LONGEST, Moment, longest_gap, usual_contacts
 from fedcrab.recover.step import Pair, ReplayState
 
+NONE = np.zeros(2, np.float32)
+
 
 def test_clients_are_asked_at_once_where_the_history_turns_away() -> None:
     """Moved along known directions only, the estimate holds; elsewhere it says nothing."""
@@ -66,7 +68,7 @@ def asked_with_trust(rounds: int, first: int, *, turns: bool, **fixed: int) -> d
         if pacing.settles(now) or not due:
             continue
         asked[t] = pacing.contact_count(state, now, 20)
-        measured = Correction(*np.zeros((2, 2), np.float32), dict.fromkeys(range(asked[t]), np.zeros(2)), 20, 9, 99)
+        measured = Correction(NONE, NONE, dict.fromkeys(range(asked[t]), np.zeros(2)), 20, 9, 99)
         state = pacing.after_contact(state, now, measured, step=1.0, stored=1.0, travelled=(1.0, 1.0))
     return asked
 
@@ -101,7 +103,7 @@ def test_a_history_that_varies_too_much_is_not_relied_on() -> None:
         pacing = Pacing(None, None, None, trust)
         for spread, doubted in ((0.3, False), (0.6, True)):  # of noise 0.13 and 0.27
             rows = dict.fromkeys("abcde", np.zeros(2, np.float32))
-            measured = Correction(*np.zeros((2, 2), np.float32), rows, honest, spread, 0.1)
+            measured = Correction(NONE, NONE, rows, honest, spread, 0.1)
             more = {"step": 0.1, "stored": 1.0, "travelled": (1.0, 1.0)}
             state = pacing.after_contact(pacing.start(0), now, measured, **more)
             assert measured.noise == pytest.approx(spread * np.sqrt(1 / 12 + (1 - 5 / 12) / 5))
@@ -115,7 +117,7 @@ def test_a_history_that_varies_too_much_is_not_relied_on() -> None:
             apart = pacing.after_contact(state, Moment(7, 0, 40), measured, alone=0.2, **more)
             assert (apart.answers, apart.ignored) == (state.answers, 1)  # the budget is for the others
             assert apart.step_error == pytest.approx(0.2 / np.sqrt(12))
-            calm = Correction(*np.zeros((2, 2), np.float32), rows, honest, 0.01, 0.1)
+            calm = Correction(NONE, NONE, rows, honest, 0.01, 0.1)
             assert pacing.after_contact(state, Moment(7, 0, 40), calm, **more).doubted is doubted
             assert (
                 Pacing(9, 2, None, trust).count(state, Moment(7, 0, 40), honest, distances(stored=9.0)) == 0
@@ -137,7 +139,7 @@ def test_gaps_shrink_at_the_end() -> None:
 def test_the_predicted_distance_adds_up() -> None:
     """What one training differs by from the next in every round, and what contacts and estimates add."""
     pacing, now = Pacing(None, None, None, trust=False), Moment(1, 0, 40)
-    measured = Correction(*np.zeros((2, 2), np.float32), {"a": np.zeros(2), "b": np.zeros(2)}, 8, 4.0, 5.0)
+    measured = Correction(NONE, NONE, {"a": np.zeros(2), "b": np.zeros(2)}, 8, 4.0, 5.0)
     state = pacing.after_contact(pacing.start(0), now, measured, step=1.0, stored=1.0, travelled=(1.0, 1.0))
     noise = 16 / 2 * (1 - 2 / 8)
     assert state.error**2 == pytest.approx(16 / 8 + noise)

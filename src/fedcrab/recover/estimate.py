@@ -1,5 +1,7 @@
 """Estimate the correction of a round in which no client is asked, from those measured at earlier contacts.
 
+This is the first of two estimates; :mod:`fedcrab.recover.blend` has the other, and weighs them.
+
     ĉ = ½·(H̃v + Sv),    at most as long as v and as ḡ;  then number i between low_i·v_i and high_i·v_i
 
 v = x - M_t is how far the recovered model is from the history's, and ḡ the mean of the stored updates. A

@@ -4,12 +4,13 @@
     other round:     rows  q + ĉ + e;  without a pair  q
 
 The step is the mean of the rows, or the result of a robust rule. B_t are the honest participants of round t,
-q their stored updates, x the recovered model, and ĉ the correction that the last three pairs of v = x - M_t
-and c let expect (:mod:`fedcrab.recover.estimate`). The stored updates are almost right, but they were made
-from M_t and not from x. The difference û - q is far smaller than û, and so is its noise. A part c of it is
-common to all clients; a part e is the client's own and changes slowly (:mod:`fedcrab.recover.correction`). So
-a few clients are enough to measure it: those that were not asked for the longest time, in an order drawn with
-the history's secret seed.
+q their stored updates, x the recovered model, and ĉ the correction that the last three contacts let expect:
+from their pairs of v = x - M_t and c (:mod:`fedcrab.recover.estimate`), and from the path that they show
+(:mod:`fedcrab.recover.blend`). The stored updates are almost right, but they were made from M_t and not from
+x. The difference û - q is far smaller than û, and so is its noise. A part c of it is common to all clients; a
+part e is the client's own and changes slowly (:mod:`fedcrab.recover.correction`). So a few clients are enough
+to measure it: those that were not asked for the longest time, in an order drawn with the history's secret
+seed.
 
 An asked client may be an undetected attacker. So c is a robust mean of at least five answers, and otherwise
 an attacker only changes its own row, as it does in retraining. ``trust=True`` is for an operator who is sure
@@ -170,10 +171,9 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     moved = trained_only(model - there, layout)
     mean = trained_only(combination(shares(stored.weights), stored.vectors), layout)
     far = scene.distances(model, moved, pairs, mean)
-    predicted = estimated_correction(pairs, moved, far.stored)
-    recent = before.pairs.get(RECENT, ())
-    blend = Blend.of(predicted, mean, recent, state)
-    predicted = blend.correction() if blend else predicted
+    first = estimated_correction(pairs, moved, far.stored)
+    blend = Blend.of(first, mean, before.pairs.get(RECENT, ()), state)
+    predicted = blend.correction()
     ignored = scene.pacing.ignores(state, far)
     count = scene.pacing.count(state, scene.moment(t), len(scene.plan.askable(t)), far)
     renewed = _ask(scene, state, model, t, count)
@@ -199,9 +199,7 @@ def _replayed(scene: _Scene, before: Step, t: int) -> Step:
     state = scene.pacing.after_contact(
         state, now, found, step=length, stored=far.stored, travelled=travelled, alone=alone
     )
-    if blend and t > recent[-1].round + 1:
-        nearer, apart = blend.compared(trained_only(found.measured, layout), state)
-        state = replace(state, nearer=nearer, apart=apart)
+    state = blend.compared(trained_only(found.measured, layout), t, state)
     return replace(step, pairs=_with_new_pairs(before.pairs, found, moved, mean, t, layout), replay=state)
 
 
