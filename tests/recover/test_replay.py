@@ -118,7 +118,7 @@ def naive(decided: Plan, *, trust: bool, every: int | None, asked: int | None, s
             doubted = doubted or (t - decided.rollback_round > 5 and varies > 0.2 * reached)
             uneven = np.sqrt(spread2) / np.linalg.norm(step)
             tapered = 1 + (ROUNDS - t) // max(2, min(4, rounds // 7))
-            next_contact = t + (every or min(max(min(1 + int(room), 5), 4), tapered))
+            next_contact = t + (every or min(max(min(1 + int(room), 5), 3), tapered))
             wanted = ceil(min(spread2 / np.linalg.norm(step) ** 2, 3 if trust else 10))
             count = asked or max(least, wanted)
             pairs = [*pairs, (v, common)][-3:]

@@ -69,7 +69,7 @@ from fedcrab.recover.step import ReplayState
 FEWEST, FEWEST_TRUSTED = 5, 2  # asked in a contact round
 MOST = 10
 LATE = 4  # with trust, contacts in the last one of this many parts of the rounds share what is left
-SHORTEST = 4  # rounds from contact to contact, before the last ones
+SHORTEST = 3  # rounds from contact to contact, before the last ones
 DRIFT = 0.36  # error of the rounds until the next contact, as a share of the distance from the initial model
 UNEXPLORED = 0.35  # share of v outside the directions of earlier contacts that causes a contact
 NEGLIGIBLE = 0.1  # of ‖x - M_0‖: a shorter unexplored part of v can wait
