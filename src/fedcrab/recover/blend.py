@@ -55,8 +55,12 @@ class Blend:
         """Return the estimates, where ``mean`` is ḡ and the second vector of each pair is ḡ + c."""
         if first is None or not recent:
             return cls(first)
+        second = recent[0].changed.copy()
         with np.errstate(over="ignore", invalid="ignore"):
-            second = np.mean([pair.changed for pair in recent], axis=0, dtype=np.float32) - mean
+            for pair in recent[1:]:
+                second += pair.changed
+            second /= len(recent)
+            second -= mean
         if not is_finite(second):
             return cls(first)
         share = state.nearer / state.apart if state.apart else 1.0
