@@ -63,6 +63,8 @@ def test_without_a_second_estimate_the_first_is_the_correction() -> None:
         np.testing.assert_array_equal(blend.correction(), first)
         assert blend.compared(mean, 9, STATE) == STATE
     assert Blend.of(None, mean, recent(first), STATE).correction() is None
+    far = Blend.of(-huge, mean, recent(huge), STATE)  # further apart than a float32 can tell
+    assert far.compared(mean, 9, STATE) == STATE
 
 
 def swinging(bend: float) -> Answering:

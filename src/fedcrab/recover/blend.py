@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 
@@ -77,6 +78,8 @@ class Blend:
         """Return the state with the sums of w after the contact in round t, which measured this c."""
         if self.first is None or self.second is None or t <= self.contact + 1:
             return state
-        apart = self.first - self.second
-        nearer = FADING * state.nearer + dot(measured - self.second, apart)
-        return replace(state, nearer=nearer, apart=FADING * state.apart + norm(apart) ** 2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = self.first - self.second
+            nearer = FADING * state.nearer + dot(measured - self.second, apart)
+            square = FADING * state.apart + norm(apart) ** 2
+        return replace(state, nearer=nearer, apart=square) if isfinite(nearer) and isfinite(square) else state
