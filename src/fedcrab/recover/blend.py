@@ -17,7 +17,8 @@ at all would have been better.) The path of the recovered model itself is smooth
 ĉ₁ follows changes that s does not know yet. An undetected attacker moves s no further than the stored mean
 and the robust c.
 
-Accuracy relative to the mean of three retrainings, 50% attackers, with ĉ₁ alone and with both, in points:
+Accuracy relative to the mean of three retrainings, 50% attackers, with ĉ₁ alone and with both, in points
+(with gaps of at least four rounds; :mod:`fedcrab.recover.pacing` has what three change):
 
     CIFAR-10, eight development trainings each: IID, Dirichlet 0.5, 0.3, 0.1
         ĉ₁ alone   -0.54  -0.38  -0.77  -1.51      distance 8.4 times that of two retrainings
