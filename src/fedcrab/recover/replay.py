@@ -110,7 +110,7 @@ def replay(
 def predicted_error(last: ReplayState, start: Vector, model: Vector, layout: Layout) -> str:
     """Return the predicted distance of a replay to retraining, in one sentence.
 
-    It is an estimate, not a bound: in 369 replays the distance was 0.65 to 1.61 times as long.
+    It is an estimate, not a bound: in 372 replays the distance was 0.65 to 1.61 times as long.
     """
     moved = norm(model - start, layout.trained())
     share = f", {last.error / moved:.0%} of the distance that recovery moved the model" if moved else ""
