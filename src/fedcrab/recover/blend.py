@@ -3,12 +3,12 @@
     ĉ = w·ĉ₁ + (1 - w)·ĉ₂,    ĉ₂ = s - ḡ
     w = Σ ½ᵏ·⟨c - ĉ₂, ĉ₁ - ĉ₂⟩ / Σ ½ᵏ·‖ĉ₁ - ĉ₂‖²,    from 0 to 1
 
-ĉ₁ is estimated from the history (:mod:`fedcrab.recover.estimate`): it is the change of the stored updates
-that the distance to the history's model lets expect. ĉ₂ assumes that clients continue as at the last three
-contacts: s is the mean of their ḡ + c, the corrected mean updates. The sums are over the contacts so far,
-k = 0 for the newest. Each of them measured a c, and w is the share of ĉ₁ with which the estimates would have
-been nearest to it. It is 1 until a contact can be compared. A contact in the round after another one is not
-compared: s is a round old there, but it is used for several rounds.
+ĉ₁ is estimated from the history (:mod:`fedcrab.recover.estimate`): how much the stored updates change with
+the distance to the history's model. ĉ₂ assumes that clients continue as at the last three contacts: s is the
+mean of their ḡ + c, the corrected mean updates. The sums are over the contacts so far, k = 0 for the newest.
+Each of them measured a c, and w is the share of ĉ₁ with which the estimates would have been nearest to it. It
+is 1 until a contact can be compared. A contact in the round after another one is not compared: s is a round
+old there, but it is used for several rounds.
 
 How good ĉ₁ is depends on the history. If strong attackers pull the model to and fro, the honest updates swing
 from round to round, and many of them are longer than the correct ones. (In a training on CIFAR-10 with 50%

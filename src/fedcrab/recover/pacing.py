@@ -11,7 +11,7 @@ how the model tells their classes apart, so an error of the last rounds costs mo
 first, even if it moves the model less. (With gaps that grew from 1 to 5, four of 24 settings lost 1.0 to 1.3
 points of accuracy; as many contacts spread in this way lose 0.5 at most.) TAPER is a seventh of the replayed
 rounds, at least 2 and at most 4. SHORTEST is 3: some histories swing from round to round, and with gaps of 4
-and no less, all contacts were in rounds of one kind. (CIFAR-10, 50% attackers, development trainings, 4 and 3
+or more, most contacts were in rounds of one kind. (CIFAR-10, 50% attackers, development trainings, 4 and 3
 compared: -0.37 and -0.32 points of accuracy, IID; with ``trust`` -0.59 and -0.53, Dirichlet 0.1 -0.82 and
 -0.19.)
 

@@ -4,7 +4,7 @@
     other round:     rows  q + ĉ + e;  without a pair  q
 
 The step is the mean of the rows, or the result of a robust rule. B_t are the honest participants of round t,
-q their stored updates, x the recovered model, and ĉ the correction that the last three contacts let expect:
+q their stored updates, x the recovered model, and ĉ the correction estimated from the last three contacts:
 from their pairs of v = x - M_t and c (:mod:`fedcrab.recover.estimate`), and from the path that they show
 (:mod:`fedcrab.recover.blend`). The stored updates are almost right, but they were made from M_t and not from
 x. The difference û - q is far smaller than û, and so is its noise. A part c of it is common to all clients; a
